@@ -1,0 +1,50 @@
+// The port from the apiserver to the edges: one edge in the same process today.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <string>
+#include <vector>
+
+#include "model/principal.h"
+#include "model/sandbox.h"
+#include "net/exchange.h"
+
+namespace dsec::apiserver {
+
+struct CreateCommand {
+  model::Principal principal;
+  model::SandboxSpec spec;
+  model::ResolvedLayers layers;
+  std::string idempotency_key;  // "" = none
+  Duration wait = std::chrono::seconds(30);
+};
+
+struct ListQuery {
+  std::string selector;
+  std::string state;  // "" = every state but ended; "all"; or one state
+  std::size_t limit = 100;
+  std::string cursor;
+};
+
+class EdgeGateway {
+ public:
+  virtual ~EdgeGateway() = default;
+  // Returns when the sandbox runs, has failed (the error says why) or `wait` has passed
+  // (the sandbox's state tells). The same idempotency key gives the same sandbox for 24 h.
+  virtual net::asio::awaitable<Result<model::Sandbox>> create(CreateCommand command) = 0;
+  struct Page {
+    std::vector<model::Sandbox> items;
+    std::string next_cursor;
+  };
+  virtual net::asio::awaitable<Result<Page>> list(model::Principal principal, ListQuery query) = 0;
+  // Everything below /v1/sandboxes/{ref}: the edge answers itself. `ref` is an id, a
+  // unique id prefix or a name; `rest` are the segments behind it.
+  virtual net::asio::awaitable<void> serve(net::Exchange& exchange, model::Principal principal, std::string ref,
+                                           std::vector<std::string> rest) = 0;
+  // Requests whose Host is {port}-{id}.domain: traffic into a sandbox's port.
+  virtual net::asio::awaitable<void> serve_port_host(net::Exchange& exchange, std::string sandbox_id, std::uint16_t port) = 0;
+  // Numbers for /v1/nodes and /metrics, as a JSON object.
+  virtual std::string node_json() const = 0;
+};
+
+}  // namespace dsec::apiserver

@@ -1,0 +1,18 @@
+// Named places where a test makes the process die or a step fail.
+//
+// DSEC_FAIL_POINT="edge.wal.append=kill:3,spawner.root=error" in the
+// environment at start: the third pass of the first kills the process by
+// SIGKILL, every pass of the second makes the step return an error. Without
+// the variable a pass costs one load.
+#pragma once
+
+#include <string_view>
+
+#include "base/result.h"
+
+namespace dsec {
+
+// Returns an error (kInternal, "fail point NAME") when the step is to fail.
+Result<void> fail_point(std::string_view name);
+
+}  // namespace dsec

@@ -1,0 +1,53 @@
+// Layers and images: what an environment is composed of.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace dsec::model {
+
+enum class LayerKind { kBase, kWorkspace, kToolkit };
+
+std::string_view to_string(LayerKind kind);
+Result<LayerKind> parse_layer_kind(std::string_view text);
+
+// How an image wants its processes started.
+struct ImageConfig {
+  std::vector<std::string> entrypoint;
+  std::vector<std::string> command;
+  std::map<std::string, std::string> env;
+  std::string cwd;   // "" = "/"
+  std::string user;  // "" = root
+  bool operator==(const ImageConfig&) const = default;
+};
+
+// One immutable layer, named by its content.
+struct LayerRecord {
+  std::string digest;  // "sha256:" + 64 hex digits, of the image file
+  LayerKind kind = LayerKind::kBase;
+  std::uint64_t size_bytes = 0;      // of the image file
+  std::uint64_t content_bytes = 0;   // of the files in it
+  std::uint64_t entries = 0;
+  std::uint64_t setuid_files = 0;    // listed in the record, inert on the host
+  std::string architecture = "amd64";
+  std::string source;                // what it was imported from, for people
+  std::int64_t created_at_ms = 0;    // Unix time
+  ImageConfig config;                // of a base
+  bool operator==(const LayerRecord&) const = default;
+};
+
+// "debian:12" -> {"debian", "12"}; no tag means "latest". Refuses what is not
+// [a-z0-9][a-z0-9._/-]{0,127} and [A-Za-z0-9_][A-Za-z0-9._-]{0,127}.
+struct RefName {
+  std::string name;
+  std::string tag;
+  std::string text() const { return name + ":" + tag; }
+};
+Result<RefName> parse_ref(std::string_view text);
+bool is_digest(std::string_view text);
+
+}  // namespace dsec::model
