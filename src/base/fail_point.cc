@@ -1,0 +1,62 @@
+#include "base/fail_point.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstdlib>
+#include <deque>
+#include <string>
+
+namespace dsec {
+namespace {
+
+struct Armed {
+  std::string name;
+  bool kill = false;
+  long pass = 0;  // 0 = every one
+  std::atomic<long> passed{0};
+};
+
+// Read once; empty in production.
+std::deque<Armed>& armed_points() {
+  static std::deque<Armed> points = [] {
+    std::deque<Armed> out;
+    const char* text = std::getenv("DSEC_FAIL_POINT");
+    std::string_view rest = text ? text : "";
+    while (!rest.empty()) {
+      const std::string_view item = rest.substr(0, rest.find(','));
+      rest.remove_prefix(item.size() == rest.size() ? rest.size() : item.size() + 1);
+      const auto equals = item.find('=');
+      if (equals == std::string_view::npos) continue;
+      std::string_view action = item.substr(equals + 1);
+      Armed& point = out.emplace_back();
+      point.name = item.substr(0, equals);
+      if (const auto colon = action.find(':'); colon != std::string_view::npos) {
+        point.pass = std::strtol(std::string(action.substr(colon + 1)).c_str(), nullptr, 10);
+        action = action.substr(0, colon);
+      }
+      point.kill = action == "kill";
+    }
+    return out;
+  }();
+  return points;
+}
+
+}  // namespace
+
+Result<void> fail_point(std::string_view name) {
+  for (Armed& point : armed_points()) {
+    if (point.name != name) continue;
+    const long pass = point.passed.fetch_add(1) + 1;
+    if (point.pass != 0 && point.pass != pass) continue;
+    if (point.kill) {
+      ::kill(::getpid(), SIGKILL);
+      for (;;) ::pause();
+    }
+    return Error(ErrorCode::kInternal, "fail point " + std::string(name));
+  }
+  return {};
+}
+
+}  // namespace dsec
