@@ -103,7 +103,8 @@ constexpr int kRecursion = 64;
 
 struct RemovalTop {
   int fd;
-  std::uint64_t moved = 0;
+  std::uint64_t moved = 0;       // names given so far
+  bool moved_this_round = false;
 };
 
 Result<Fd> open_subtree(int dir, const std::string& name) {
@@ -125,8 +126,14 @@ Result<void> remove_contents(Fd directory, int depth, RemovalTop& top) {
     if (::unlinkat(fd, name.c_str(), 0) == 0) continue;
     if (errno != EISDIR && errno != EPERM) return errno_error("remove " + name, errno);
     if (depth >= kRecursion) {
-      const std::string moved = ".dsec-removed-" + std::to_string(top.moved++);
-      if (::renameat(fd, name.c_str(), top.fd, moved.c_str()) != 0) return errno_error("move " + name, errno);
+      // The tree's owner may have used such names: take the next one then.
+      int error = EEXIST;
+      while (error == EEXIST) {
+        const std::string moved = ".dsec-removed-" + std::to_string(top.moved++);
+        error = ::renameat2(fd, name.c_str(), top.fd, moved.c_str(), RENAME_NOREPLACE) == 0 ? 0 : errno;
+      }
+      if (error != 0) return errno_error("move " + name, error);
+      top.moved_this_round = true;
       continue;
     }
     DSEC_ASSIGN(Fd child, open_subtree(fd, name));
@@ -148,12 +155,12 @@ Result<void> remove_tree_at(int dir, const std::string& name) {
     return {};
   }
   const Fd root = std::move(opened).value();
-  for (;;) {
+  RemovalTop top{root.get()};
+  do {
+    top.moved_this_round = false;
     DSEC_ASSIGN(Fd again, open_at(root.get(), ".", O_RDONLY | O_DIRECTORY));
-    RemovalTop top{root.get()};
     DSEC_TRY(remove_contents(std::move(again), 0, top).within(name));
-    if (top.moved == 0) break;
-  }
+  } while (top.moved_this_round);
   if (::unlinkat(dir, name.c_str(), AT_REMOVEDIR) != 0 && errno != ENOENT) return errno_error("remove " + name, errno);
   return {};
 }
