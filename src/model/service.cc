@@ -49,9 +49,9 @@ Result<ServiceHost> host_from_json(const json::value& value) {
     if (key == "host") {
       DSEC_ASSIGN(host.host, text_field(field, "hosts.host"));
     } else if (key == "port") {
-      const auto port = field.is_int64() ? field.get_int64() : -1;
-      if (port < 0 || port > 65535) return invalid_argument("hosts.port must be 0 to 65535");
-      host.port = static_cast<std::uint16_t>(port);
+      boost::system::error_code wrong;
+      host.port = field.to_number<std::uint16_t>(wrong);  // refuses fractions and other ranges
+      if (wrong) return invalid_argument("hosts.port must be 0 to 65535");
     } else if (key == "addresses") {
       if (!field.is_array()) return invalid_argument("hosts.addresses must be a list");
       for (const json::value& address : field.get_array()) {
