@@ -86,6 +86,7 @@ struct StartCommand {
 struct SandboxSpec {
   std::string name;  // unique among the project's live sandboxes; may be empty
   std::string backend = "container";
+  std::string architecture;  // "" = the node's
   std::string image;  // a ref: a base that may carry more layers
   Environment environment;
   Resources resources;

@@ -1,0 +1,149 @@
+#include <gtest/gtest.h>
+
+#include <boost/json.hpp>
+
+#include "model/json.h"
+#include "model/sandbox_id.h"
+#include "model/selector.h"
+#include "model/strict_object.h"
+#include "model/time_text.h"
+
+namespace dsec::model {
+namespace {
+
+Result<SandboxSpec> spec_of(std::string_view text) {
+  DSEC_ASSIGN(const boost::json::value value, parse_json(text));
+  DSEC_ASSIGN(SandboxSpec spec, spec_from_json(value, {"wait_ms"}));
+  DSEC_TRY(validate(spec));
+  return spec;
+}
+
+std::string refusal_of(std::string_view text) {
+  Result<SandboxSpec> spec = spec_of(text);
+  if (spec.ok()) return "accepted";
+  EXPECT_EQ(spec.error().code(), ErrorCode::kInvalidArgument);
+  return spec.error().message();
+}
+
+TEST(SandboxSpecTest, ReadsEveryFieldOfTheContract) {
+  const std::string text = R"({"name":"a1","image":"debian:12","resources":{"cpu_cores":0.5,"memory_mb":64},
+    "lifetime":{"idle_seconds":5,"on_timeout":"stop"},"network":{"mode":"proxy","services":["pypi"],
+    "rules":[{"domain":"*.example.org","port":443},{"cidr":"10.0.0.0/8"}]},
+    "start":{"argv":["sleep","1"],"ready":{"port":80}},"env":{"A":"b"},"labels":{"job":"j1"},"user":"root",
+    "hostname":"h","priority":"batch","no_new_privs":true,"wait_ms":5})";
+
+  const Result<SandboxSpec> spec = spec_of(text);
+
+  ASSERT_TRUE(spec.ok()) << spec.error().message();
+  EXPECT_EQ(spec->resources.memory_mb, 64);
+  EXPECT_EQ(spec->resources.disk_mb, Resources{}.disk_mb);
+  EXPECT_EQ(spec->network.rules.at(0).port, 443);
+  EXPECT_EQ(spec->start->ready_port, 80);
+  EXPECT_EQ(spec->priority, Priority::kBatch);
+  const Result<SandboxSpec> again = spec_from_json(to_json(*spec));
+  ASSERT_TRUE(again.ok()) << again.error().message();
+  EXPECT_EQ(boost::json::serialize(to_json(*again)), boost::json::serialize(to_json(*spec)));
+}
+
+TEST(SandboxSpecTest, NamesTheFieldThatItRefuses) {
+  EXPECT_EQ(refusal_of(R"({"image":"a","colour":1})"), "unknown field \"colour\"");
+  EXPECT_EQ(refusal_of(R"({"image":"a","network":{"mode":"proxy","rules":[{"domain":"a.b"},{"prt":1}]}})"),
+            "unknown field \"network.rules[1].prt\"");
+  EXPECT_EQ(refusal_of(R"({"image":7})"), "image: must be a string");
+  EXPECT_EQ(refusal_of(R"({"image":"a","resources":{"memory_mb":1.5}})"), "resources.memory_mb: must be a whole number");
+  EXPECT_EQ(refusal_of(R"({"image":"a","resources":{"memory_mb":1}})"), "resources.memory_mb: must be between 8 and 16777216");
+  EXPECT_EQ(refusal_of(R"({})"), "image: is required (or environment.base)");
+  EXPECT_EQ(refusal_of(R"({"image":"a","priority":"high"})"), "priority: must be latency or batch");
+  EXPECT_EQ(refusal_of(R"([1])"), "the body must be a JSON object");
+  EXPECT_NE(refusal_of(R"({"image":"a","name":"abcdefghijklmnopqrstuvwxyz"})"), "accepted");
+  EXPECT_NE(refusal_of(R"({"image":"../../etc"})"), "accepted");
+  EXPECT_NE(refusal_of(R"({"image":"a","network":{"services":["x"]}})"), "accepted");
+}
+
+TEST(SandboxJsonTest, SurvivesTheRoundTrip) {
+  Sandbox sandbox;
+  sandbox.id = "abc";
+  sandbox.project = "p";
+  sandbox.spec.image = "debian:12";
+  sandbox.layer_digests = {"sha256:" + std::string(64, 'a')};
+  sandbox.state = SandboxState::kEnded;
+  sandbox.cause = EndCause::kAgentLost;
+  sandbox.created_at_ms = 1'800'000'000'123;
+
+  const boost::json::value text = to_json(sandbox);
+  const Result<Sandbox> again = sandbox_from_json(text);
+
+  ASSERT_TRUE(again.ok()) << again.error().message();
+  EXPECT_EQ(again->created_at_ms, sandbox.created_at_ms);
+  EXPECT_TRUE(again->infra());
+  EXPECT_EQ(boost::json::serialize(to_json(*again)), boost::json::serialize(text));
+}
+
+TEST(SandboxStateTest, EndsFromEveryStateAndNeverReturns) {
+  for (int i = 0; i <= static_cast<int>(SandboxState::kEnding); ++i)
+    EXPECT_TRUE(may_follow(static_cast<SandboxState>(i), SandboxState::kEnded));
+  EXPECT_FALSE(may_follow(SandboxState::kEnded, SandboxState::kRunning));
+  EXPECT_FALSE(may_follow(SandboxState::kEnding, SandboxState::kRunning));
+  EXPECT_FALSE(may_follow(SandboxState::kQueued, SandboxState::kRunning));
+}
+
+TEST(SandboxIdTest, OpensOnlyWhatItSealed) {
+  SandboxIdSeal::Key key{};
+  key[3] = 7;
+  const SandboxIdSeal seal(key, 2);
+  const SandboxRoute route{.unit = 1, .node = 65535, .epoch = 77, .counter = 123456789};
+
+  const std::string id = seal.seal(route);
+
+  ASSERT_EQ(id.size(), 26U);
+  ASSERT_TRUE(seal.open(id).ok());
+  EXPECT_EQ(*seal.open(id), route);
+  EXPECT_FALSE(SandboxIdSeal(key, 1).open(id).ok());
+  for (std::size_t i = 0; i < id.size(); ++i) {
+    std::string other = id;
+    other[i] = other[i] == 'a' ? 'b' : 'a';
+    const Result<SandboxRoute> opened = seal.open(other);
+    EXPECT_TRUE(!opened.ok() || !(*opened == route));
+  }
+  EXPECT_FALSE(seal.open(id + "a").ok());
+  EXPECT_FALSE(seal.open("").ok());
+  std::string upper = id;
+  upper[0] = 'A';
+  EXPECT_FALSE(seal.open(upper).ok());
+}
+
+TEST(SelectorTest, MatchesAsKubectlDoes) {
+  const std::map<std::string, std::string> labels = {{"job", "j1"}, {"stage", "train"}};
+  const auto matches = [&](std::string_view text) {
+    const Result<Selector> selector = Selector::parse(text);
+    return selector.ok() && selector->matches(labels);
+  };
+  EXPECT_TRUE(matches(""));
+  EXPECT_TRUE(matches("job=j1,stage!=eval"));
+  EXPECT_TRUE(matches("job == j1 , stage in (eval, train)"));
+  EXPECT_TRUE(matches("!old,job"));
+  EXPECT_TRUE(matches("team notin (a)"));
+  EXPECT_FALSE(matches("job=j2"));
+  EXPECT_FALSE(matches("stage notin (train)"));
+  for (const char* bad : {"=x", "a in b", "a in (b", "a)b", ",", "a in (b) c", "a over (b)"})
+    EXPECT_FALSE(Selector::parse(bad).ok()) << bad;
+}
+
+TEST(RefTest, SplitsNameAndTag) {
+  EXPECT_EQ(parse_ref("debian")->text(), "debian:latest");
+  EXPECT_EQ(parse_ref("a/b-c:1.0_x")->tag, "1.0_x");
+  for (const char* bad : {"", ":x", "A", "a:", "a:b:c", "a b", ".a", "a:-x"}) EXPECT_FALSE(parse_ref(bad).ok()) << bad;
+  EXPECT_TRUE(is_digest("sha256:" + std::string(64, '0')));
+  EXPECT_FALSE(is_digest("sha256:" + std::string(64, 'G')));
+}
+
+TEST(TimeTextTest, ReadsWhatItWrites) {
+  EXPECT_EQ(time_text(1'800'000'000'007), "2027-01-15T08:00:00.007Z");
+  EXPECT_EQ(*parse_time("2027-01-15T08:00:00.007Z"), 1'800'000'000'007);
+  EXPECT_EQ(*parse_time("2027-01-15T08:00:00Z"), 1'800'000'000'000);
+  for (const char* bad : {"", "2027-13-15T08:00:00Z", "2027-01-15 08:00:00Z", "2027-01-15T08:00:00.Z", "2027-01-15T08:00:00"})
+    EXPECT_FALSE(parse_time(bad).ok()) << bad;
+}
+
+}  // namespace
+}  // namespace dsec::model
