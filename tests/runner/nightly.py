@@ -1,0 +1,90 @@
+"""The stages of --nightly."""
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+
+from runner.counts import Counts
+
+FUZZ_SECONDS = int(os.environ.get("DSEC_FUZZ_SECONDS", "180"))
+
+
+def _sanitized(context, preset, variables):
+    if context.call(["cmake", "--preset", preset], timeout=300, quiet=True) != 0 or \
+            context.call(["cmake", "--build", "--preset", preset], timeout=7200, quiet=True) != 0:
+        context.failures.append(f"{preset}: build")
+        return Counts(failed=1)
+    environment = dict(context.environment, **variables)
+    counts = Counts(passed=1)
+    for label in ("unit", "contract"):
+        counts += context.ctest(f"{preset}.{label}", f"build/{preset}", label, environment)
+    return counts
+
+
+def asan(context):
+    return _sanitized(context, "asan", {"ASAN_OPTIONS": "detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1",
+                                        "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1"})
+
+
+def tsan(context):
+    return _sanitized(context, "tsan", {"TSAN_OPTIONS": "halt_on_error=0:exitcode=66:second_deadlock_stack=1"})
+
+
+def tidy(context):
+    """clang-tidy while building; a warning is an error."""
+    if context.call(["cmake", "--preset", "tidy"], timeout=300, quiet=True) != 0:
+        return Counts(failed=1)
+    if context.call(["cmake", "--build", "--preset", "tidy"], timeout=7200, quiet=True) != 0:
+        context.failures.append("tidy: findings above")
+        return Counts(failed=1)
+    return Counts(passed=1)
+
+
+def fuzz(context):
+    """Every target for FUZZ_SECONDS, from its corpus; a crash keeps its input in build/test-reports."""
+    if context.call(["cmake", "--preset", "fuzz"], timeout=300, quiet=True) != 0 or \
+            context.call(["cmake", "--build", "--preset", "fuzz"], timeout=7200, quiet=True) != 0:
+        context.failures.append("fuzz: build")
+        return Counts(failed=1)
+    targets = sorted(p for p in (context.root / "build/fuzz/bin").glob("fuzz_*") if os.access(p, os.X_OK))
+    if not targets:
+        return context.skip("fuzz", "no fuzz target yet")
+    counts = Counts()
+    for target in targets:
+        folder, _, name = target.name.removeprefix("fuzz_").partition("_")
+        work = context.reports / f"corpus-{target.name}"
+        work.mkdir()
+        seeds = context.root / "tests" / "fuzz" / folder / "corpus" / name
+        status = context.call([target, f"-max_total_time={FUZZ_SECONDS}", "-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=1",
+                               "-verbosity=0", f"-artifact_prefix={context.reports}/{target.name}-", work,
+                               *([seeds] if seeds.exists() else [])], timeout=FUZZ_SECONDS + 120)
+        if status == 0:
+            counts.passed += 1
+        else:
+            counts.failed += 1
+            context.failures.append(f"fuzz: {target.name}")
+    return counts
+
+
+def kills(context):
+    environment = dict(context.environment, DSEC_KILLS="1000")
+    saved, context.environment = context.environment, environment
+    try:
+        return context.pytest("kills", ["tests/e2e/crash_test.py"], timeout=7200, extra=["-k", "random_kills"])
+    finally:
+        context.environment = saved
+
+
+def minimal_tree(context):
+    """The package list is complete: install and release build pass in a minimal bookworm, and the .deb installs there."""
+    if shutil.which("mmdebstrap") is None:
+        return context.skip("minimal-tree", "mmdebstrap is not installed")
+    script = context.root / "tests" / "runner" / "minimal_tree.sh"
+    status = context.call([script], timeout=7200)
+    if status == 0:
+        return Counts(passed=3)
+    if status == 77:
+        return context.skip("minimal-tree", "the machine refused a chroot of its own; see above")
+    context.failures.append("minimal-tree")
+    return Counts(failed=1)
