@@ -30,6 +30,13 @@ inline constexpr std::size_t kMaxFrameBody = 64 << 10;
 inline constexpr std::size_t kOutputWindow = 256 << 10;
 inline constexpr std::size_t kDataChunk = 32 << 10;
 
+// HelloReply::features.
+inline constexpr std::uint64_t kFeatureTerminal = 1 << 0;
+inline constexpr std::uint64_t kFeatureSessions = 1 << 1;
+inline constexpr std::uint64_t kFeatureFiles = 1 << 2;
+inline constexpr std::uint64_t kFeatureArchives = 1 << 3;
+inline constexpr std::uint64_t kFeatureWatch = 1 << 4;
+
 enum class MessageType : std::uint8_t {
   // edge -> agent
   kHello = 1,
@@ -75,13 +82,14 @@ struct OperationStatus {
   std::int32_t wait_status = 0;
   std::uint64_t stdout_bytes = 0;  // produced so far
   std::uint64_t stderr_bytes = 0;
-  std::int32_t pid = 0;  // in the sandbox's pid namespace
+  std::int32_t pid = 0;  // in the sandbox's pid namespace; 0 while it waits for its session
 };
 struct HelloReply {
   std::uint32_t version = 0;
   std::uint64_t features = 0;
   std::vector<OperationStatus> operations;
   std::vector<std::string> sessions;
+  bool more = false;  // a further HelloReply goes on with the lists
 };
 
 struct Ping {
@@ -94,9 +102,10 @@ struct Terminal {
   std::uint16_t columns = 80;
 };
 
-// One command. Exactly one of argv and shell. With a descriptor: the operation's
-// v2 cgroup directory. A known op_id is not started again: ExecStarted or Exited
-// is repeated.
+// One command. Exactly one of argv and shell. A known op_id is not started again:
+// ExecStarted, ExecFailed or Exited is repeated. Commands of one session run one
+// after the other, in the order in which they came; Signal ends one that still
+// waits (ExecFailed, stage "session", ECANCELED).
 struct ExecStart {
   std::string op_id;
   std::vector<std::string> argv;
@@ -108,6 +117,7 @@ struct ExecStart {
   std::string user;  // "" = root; "name", "uid", "name:group" or "uid:gid"
   bool open_stdin = false;  // else /dev/null
   Terminal terminal;
+  bool with_cgroup = false;  // one descriptor comes with this frame: the operation's v2 cgroup directory
 };
 struct ExecStarted {
   std::string op_id;
