@@ -7,6 +7,7 @@
 
 #include "model/principal.h"
 #include "model/sandbox.h"
+#include "model/service.h"
 #include "net/exchange.h"
 
 namespace dsec::apiserver {
@@ -43,6 +44,17 @@ class EdgeGateway {
                                            std::vector<std::string> rest) = 0;
   // Requests whose Host is {port}-{id}.domain: traffic into a sandbox's port.
   virtual net::asio::awaitable<void> serve_port_host(net::Exchange& exchange, std::string sandbox_id, std::uint16_t port) = 0;
+  // Every service that is defined: given at start and after each change. Sandboxes get
+  // the definitions of the services that they name; one that changes cuts their flows
+  // where it no longer allows them.
+  virtual void set_services(std::vector<model::ServiceDefinition> services) = 0;
+  // What the node's own package clients say of their registries, for `dsec service
+  // detect`. Stores nothing. `notes` say what was not found and why.
+  struct DetectedServices {
+    std::vector<model::ServiceDefinition> services;
+    std::vector<std::string> notes;
+  };
+  virtual net::asio::awaitable<Result<DetectedServices>> detect_services() = 0;
   // Numbers for /v1/nodes and /metrics, as a JSON object.
   virtual std::string node_json() const = 0;
 };
