@@ -99,6 +99,14 @@ using HttpHandler = std::function<asio::awaitable<void>(Exchange&)>;
 
 // {"error":{...}} of the contract, with Retry-After where it belongs.
 HttpResponse error_response(const Error& error);
+// What an answer has beyond the table of error codes.
+struct ErrorAnswer {
+  int status = 0;             // 0 = the code's
+  std::optional<bool> infra;  // else the code's: a port of a sandbox that answers nonsense is not the platform's fault
+  HeaderList headers;
+  std::map<std::string, std::string> details;
+};
+HttpResponse error_response(const Error& error, const ErrorAnswer& answer);
 HttpResponse json_response(int status, std::string json);
 
 }  // namespace dsec::net
