@@ -96,6 +96,21 @@ struct CloseDirectory {
   void operator()(DIR* d) const { ::closedir(d); }
 };
 
+}  // namespace
+
+Result<std::vector<std::string>> list_directory(const std::string& path) {
+  const std::unique_ptr<DIR, CloseDirectory> stream(::opendir(path.c_str()));
+  if (!stream) return errno_error("list " + path, errno);
+  std::vector<std::string> out;
+  while (const dirent* entry = ::readdir(stream.get())) {
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") out.emplace_back(name);
+  }
+  return out;
+}
+
+namespace {
+
 // Empties `directory`. A hostile tree can be deeper than our stack and our
 // descriptors: what lies deeper than kRecursion is moved up into `top` and meets
 // the next round there.

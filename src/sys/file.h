@@ -7,6 +7,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/result.h"
 #include "sys/fd.h"
@@ -25,6 +26,8 @@ Result<void> write_at(int dir, const std::string& path, std::string_view text);
 Result<void> write_all(int fd, std::string_view bytes);
 // Temporary name, fsync, rename, fsync of the directory.
 Result<void> replace_file(const std::string& path, std::string_view bytes, mode_t mode);
+// Names without "." and "..", in no order.
+Result<std::vector<std::string>> list_directory(const std::string& path);
 // Below a directory only: never follows a link out of it, never crosses a mount.
 Result<void> remove_tree_at(int dir, const std::string& name);
 
