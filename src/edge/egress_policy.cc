@@ -112,6 +112,12 @@ std::optional<IpAddress> parse_address(std::string_view text) {
   return std::nullopt;
 }
 
+std::optional<std::string> special_kind(const IpAddress& address) {
+  const ParsedBlock* block = special_block(address);
+  if (block == nullptr) return std::nullopt;
+  return block->name;
+}
+
 Result<Cidr> Cidr::parse(std::string_view text) {
   const Error refused = invalid_argument("not an address or CIDR: '" + std::string(text.substr(0, 64)) + "'");
   const std::size_t slash = text.find('/');

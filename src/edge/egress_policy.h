@@ -38,6 +38,10 @@ struct IpAddress {
 // address, in brackets or not, without a zone.
 std::optional<IpAddress> parse_address(std::string_view text);
 
+// "loopback", "private", …: what a rule must name before it is dialled; nothing for
+// a public address.
+std::optional<std::string> special_kind(const IpAddress& address);
+
 class Cidr {
  public:
   // "10.0.0.0/8", "fd00::/8", or one address. Bits behind the prefix must be 0.

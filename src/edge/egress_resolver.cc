@@ -21,7 +21,17 @@ namespace asio = boost::asio;
 constexpr std::size_t kMaxAnswers = 1024;
 constexpr std::size_t kMaxAddresses = 32;
 
-Result<std::vector<IpAddress>> look_up(const std::string& host) {
+// What the thread and the waiting coroutine share; the coroutine may have gone
+// at its deadline when the answer comes.
+struct Pending {
+  explicit Pending(const asio::any_io_executor& executor) : wake(executor) {}
+  asio::steady_timer wake;
+  std::optional<Result<std::vector<IpAddress>>> answer;
+};
+
+}  // namespace
+
+Result<std::vector<IpAddress>> look_up_on_host(const std::string& host) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
@@ -46,16 +56,6 @@ Result<std::vector<IpAddress>> look_up(const std::string& host) {
   return out;
 }
 
-// What the thread and the waiting coroutine share; the coroutine may have gone
-// at its deadline when the answer comes.
-struct Pending {
-  explicit Pending(const asio::any_io_executor& executor) : wake(executor) {}
-  asio::steady_timer wake;
-  std::optional<Result<std::vector<IpAddress>>> answer;
-};
-
-}  // namespace
-
 SystemResolver::SystemResolver(Options options)
     : options_(options), pool_({.name = "resolve", .threads = options.threads, .queue_limit = options.queue_limit}) {}
 
@@ -69,7 +69,7 @@ asio::awaitable<Result<std::vector<IpAddress>>> SystemResolver::resolve(std::str
   auto pending = std::make_shared<Pending>(executor);
   pending->wake.expires_at(deadline.when());
   DSEC_CO_TRY(pool_.submit([pending, host, executor] {
-    asio::post(executor, [pending, answer = look_up(host)]() mutable {
+    asio::post(executor, [pending, answer = look_up_on_host(host)]() mutable {
       pending->answer = std::move(answer);
       pending->wake.cancel();
     });

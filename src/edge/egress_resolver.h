@@ -21,7 +21,10 @@ class EgressResolver {
   virtual boost::asio::awaitable<Result<std::vector<IpAddress>>> resolve(std::string host, Deadline deadline) = 0;
 };
 
-// getaddrinfo(3) on threads of its own: a look-up may hang for half a minute,
+// getaddrinfo(3). Blocks, for as long as the host's resolver takes.
+Result<std::vector<IpAddress>> look_up_on_host(const std::string& host);
+
+// look_up_on_host() on threads of its own: a look-up may hang for half a minute,
 // and must not take the threads that sandboxes are created on.
 class SystemResolver final : public EgressResolver {
  public:
