@@ -1,0 +1,36 @@
+#include "edge/upper_pool.h"
+
+#include <algorithm>
+
+namespace dsec::edge {
+
+Result<UpperLayer> TmpfsUpperPool::create(const std::string&, std::uint64_t limit_bytes) {
+  return UpperLayer{sys::Fd(), limit_bytes};
+}
+
+Result<void> TmpfsUpperPool::remove(const std::string&) { return {}; }
+Result<std::size_t> TmpfsUpperPool::sweep(const std::vector<std::string>&) { return std::size_t{0}; }
+std::string TmpfsUpperPool::describe() const { return "tmpfs, at most half of the sandbox's memory"; }
+
+Result<UpperLayer> UpperPools::create(const std::string& id, std::uint64_t disk_bytes, std::uint64_t memory_bytes) {
+  const std::uint64_t fits_in_memory = memory_bytes / 2;
+  if (disk_ != nullptr && disk_bytes > fits_in_memory) return disk_->create(id, disk_bytes);
+  return memory_.create(id, std::min(disk_bytes, fits_in_memory));
+}
+
+Result<void> UpperPools::remove(const std::string& id) {
+  if (disk_ == nullptr) return {};
+  return disk_->remove(id);
+}
+
+Result<std::size_t> UpperPools::sweep(const std::vector<std::string>& live) {
+  if (disk_ == nullptr) return std::size_t{0};
+  return disk_->sweep(live);
+}
+
+std::string UpperPools::describe() const {
+  if (disk_ == nullptr) return memory_.describe() + " (no disk pool: " + why_no_disk_ + ")";
+  return disk_->describe() + "; " + memory_.describe();
+}
+
+}  // namespace dsec::edge
