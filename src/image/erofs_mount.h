@@ -1,0 +1,25 @@
+// One EROFS image file as a detached mount.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+#include "sys/fd.h"
+
+namespace dsec::image {
+
+struct ErofsMount {
+  sys::Fd mount;  // detached: read-only, nosuid, nodev
+  // False where the kernel has no `directio` for EROFS (before 6.14): the
+  // image's pages are then cached twice.
+  bool direct_io = true;
+};
+
+// Makes a new superblock each time it is called: callers keep one for each image.
+Result<ErofsMount> mount_erofs(const std::string& image_file);
+// Whether `fd` lies on an EROFS filesystem.
+bool is_erofs(int fd);
+// Whether the file starts with an EROFS superblock.
+Result<bool> is_erofs_image(int fd);
+
+}  // namespace dsec::image
