@@ -1,18 +1,23 @@
 // Import: foreign archives in, our layers out.
 //
 // Nothing of an archive, image or package is parsed or run as root on the host:
-// the parser and mkfs.erofs run in a child under an unprivileged uid with a
-// seccomp filter, no network and a private directory; debian: runs mmdebstrap
-// --mode=unshare under such a uid.
+// that happens in a worker process (import_worker.h) under unprivileged ids,
+// shut into its own namespaces, a private directory and a system call filter.
+// This side takes over the finished image file and a small, strictly read answer.
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "image/import_messages.h"
 #include "image/layer_store.h"
 #include "model/layer.h"
 
@@ -30,31 +35,46 @@ struct ImportOptions {
   std::string source_label;    // for the record
   std::uint64_t max_bytes = 64ULL << 30;     // unpacked
   std::uint64_t max_entries = 4'000'000;
-  std::function<void(const ImportProgress&)> on_progress;  // any thread, at most 10 a second
+  std::chrono::seconds time_limit{4 * 3600};
+  std::function<void(const ImportProgress&)> on_progress;  // on the calling thread, at most about 10 a second
   const std::atomic<bool>* cancelled = nullptr;
 };
 
 class Importer {
  public:
   struct Options {
-    std::string work_directory;  // <data-dir>/import; emptied at start
+    std::string work_directory;  // <data-dir>/import; on the layers' filesystem; emptied at start
     std::string helper;          // this program: `dsec import-worker …` runs confined
-    unsigned unprivileged_uid = 0;  // 0 = 990000 + a slot; outside every sandbox range
+    // First of 65,536 ids that nothing else on the host uses; 0 = 990000. Every sandbox range lies elsewhere.
+    unsigned unprivileged_uid = 0;
   };
-  Importer(Options options, LayerStore& store);
+  // `store` outlives the importer.
+  static Result<std::unique_ptr<Importer>> create(Options options, LayerStore& store);
 
   // A tar stream (plain, gzip, zstd, xz; told by its first bytes) from `input`
-  // until end of file. Blocks; run it on its own thread. On error nothing is left.
+  // until the archive's end. Blocks; run it on its own thread, which has to live
+  // until it returns. On error nothing is left.
   Result<model::LayerRecord> import_tar(int input, const ImportOptions& options);
   // An OCI layout or docker archive (a tar stream of it): one base with its config.
   Result<model::LayerRecord> import_oci(int input, const ImportOptions& options);
   // "bookworm", {"git", "python3"}: built here, unprivileged, from the node's own apt sources.
   Result<model::LayerRecord> import_debian(const std::string& suite, const std::vector<std::string>& packages,
                                            const ImportOptions& options);
+  // What a worker can and cannot do on this host, by trying: for doctor.
+  // Keys and values as import_worker.cc makes them.
+  Result<std::map<std::string, std::string>> probe();
 
  private:
+  Importer(Options options, LayerStore& store);
+  Result<model::LayerRecord> import(ImportMode mode, int input, const ImportOptions& options);
+  Result<model::LayerRecord> publish(int job, const std::string& job_directory, ImportResult result, const ImportOptions& options);
+  // Runs `work` with a fresh job directory and removes it afterwards.
+  template <typename Work>
+  auto with_job(Work work) -> decltype(work(0, std::string()));
+
   const Options options_;
   LayerStore& store_;
+  std::atomic<std::uint64_t> next_job_{0};
 };
 
 }  // namespace dsec::image

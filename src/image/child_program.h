@@ -1,0 +1,17 @@
+// A program that the confined worker runs and waits for.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace dsec::image {
+
+// No shell. The program writes to `output_file` (the worker's standard error when
+// empty), has no input and exactly `environment`. Reaps other children too, as the worker is
+// process 1 of its namespace. An exit code other than 0 is kInternal.
+Result<void> run_program(const std::vector<std::string>& argv, const std::vector<std::string>& environment,
+                         const std::string& output_file = "");
+
+}  // namespace dsec::image

@@ -1,0 +1,196 @@
+#include "image/confinement.h"
+
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <linux/mount.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdint>
+#include <cstdlib>
+#include <initializer_list>
+
+#include "image/worker_filter.h"
+#include "sys/fd.h"
+#include "sys/file.h"
+
+namespace dsec::image {
+
+namespace {
+
+Result<sys::Fd> clone_tree(const std::string& path, bool recursive) {
+  const unsigned flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | (recursive ? AT_RECURSIVE : 0);
+  const int fd = static_cast<int>(::syscall(SYS_open_tree, AT_FDCWD, path.c_str(), flags));
+  if (fd < 0) return errno_error("take " + path, errno);
+  return sys::Fd(fd);
+}
+
+Result<void> restrict_mount(int mount, std::uint64_t attributes, unsigned flags) {
+  mount_attr attr{};
+  attr.attr_set = attributes;
+  if (::syscall(SYS_mount_setattr, mount, "", AT_EMPTY_PATH | flags, &attr, sizeof attr) != 0) return errno_error("restrict a mount", errno);
+  return {};
+}
+
+Result<void> put_mount(int mount, int root, const std::string& at) {
+  if (::syscall(SYS_move_mount, mount, "", root, at.c_str(), MOVE_MOUNT_F_EMPTY_PATH) != 0) return errno_error("place /" + at, errno);
+  return {};
+}
+
+Result<sys::Fd> new_filesystem(const char* type, std::initializer_list<std::pair<const char*, const char*>> options) {
+  const sys::Fd context(static_cast<int>(::syscall(SYS_fsopen, type, FSOPEN_CLOEXEC)));
+  if (!context) return errno_error(std::string("open filesystem type ") + type, errno);
+  for (const auto& [key, value] : options) {
+    if (::syscall(SYS_fsconfig, context.get(), FSCONFIG_SET_STRING, key, value, 0) != 0) return errno_error(std::string("configure ") + type, errno);
+  }
+  if (::syscall(SYS_fsconfig, context.get(), FSCONFIG_CMD_CREATE, nullptr, nullptr, 0) != 0) return errno_error(std::string("make a ") + type, errno);
+  sys::Fd mount(static_cast<int>(::syscall(SYS_fsmount, context.get(), FSMOUNT_CLOEXEC, 0)));
+  if (!mount) return errno_error(std::string("mount a ") + type, errno);
+  return mount;
+}
+
+Result<void> make_directory(int root, const std::string& path, mode_t mode = 0755) {
+  if (::mkdirat(root, path.c_str(), mode) != 0 && errno != EEXIST) return errno_error("make /" + path, errno);
+  if (::fchmodat(root, path.c_str(), mode, 0) != 0) return errno_error("set the mode of /" + path, errno);
+  return {};
+}
+
+// Shows a file or directory of the host, read-only, if it is there. A link is
+// followed on the host's side, so that /etc/resolv.conf is a file here.
+Result<void> show(int root, const std::string& path) {
+  char* const real = ::realpath(("/" + path).c_str(), nullptr);
+  if (real == nullptr) return {};
+  const std::string source = real;
+  ::free(real);
+  struct stat st{};
+  if (::stat(source.c_str(), &st) != 0) return {};
+  if (S_ISDIR(st.st_mode)) {
+    DSEC_TRY(make_directory(root, path));
+  } else {
+    DSEC_TRY([&]() -> Result<void> {
+      DSEC_ASSIGN(const sys::Fd made, sys::open_at(root, path, O_WRONLY | O_CREAT, 0644));
+      return {};
+    }());
+  }
+  DSEC_ASSIGN(const sys::Fd mount, clone_tree(source, true));
+  DSEC_TRY(restrict_mount(mount.get(), MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, AT_RECURSIVE));
+  return put_mount(mount.get(), root, path);
+}
+
+// /bin, /lib and so on: links into /usr on a merged system, directories else.
+Result<void> show_program_directories(int root) {
+  DSEC_TRY(show(root, "usr"));
+  for (const char* name : {"bin", "sbin", "lib", "lib32", "lib64", "libx32"}) {
+    char target[64];
+    const ssize_t n = ::readlink((std::string("/") + name).c_str(), target, sizeof target - 1);
+    if (n > 0) {
+      target[n] = '\0';
+      if (::symlinkat(target, root, name) != 0) return errno_error(std::string("make /") + name, errno);
+    } else {
+      DSEC_TRY(show(root, name));
+    }
+  }
+  return {};
+}
+
+Result<void> show_device(int root, const std::string& name) {
+  DSEC_TRY([&]() -> Result<void> {
+    DSEC_ASSIGN(const sys::Fd made, sys::open_at(root, "dev/" + name, O_WRONLY | O_CREAT, 0666));
+    return {};
+  }());
+  DSEC_ASSIGN(const sys::Fd mount, clone_tree("/dev/" + name, false));
+  DSEC_TRY(restrict_mount(mount.get(), MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC, 0));
+  return put_mount(mount.get(), root, "dev/" + name);
+}
+
+// What apt, dpkg, perl and mmdebstrap read. Files that only root may read stay
+// unreadable: the worker is nobody there.
+Result<void> show_package_tools(int root) {
+  for (const char* name : {"etc", "dev", "dev/shm", "proc", "sys", "run", "var", "var/lib", "var/lib/dpkg", "var/cache"}) DSEC_TRY(make_directory(root, name));
+  for (const char* name : {"apt", "resolv.conf", "hosts", "nsswitch.conf", "host.conf", "gai.conf", "passwd", "group", "ssl", "ca-certificates",
+                           "alternatives", "perl", "dpkg", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "login.defs", "protocols",
+                           "services", "debian_version", "os-release", "mke2fs.conf"}) {
+    DSEC_TRY(show(root, std::string("etc/") + name));
+  }
+  for (const char* name : {"null", "zero", "full", "random", "urandom", "tty"}) DSEC_TRY(show_device(root, name));
+  for (const auto& [target, name] : {std::pair{"/proc/self/fd", "dev/fd"}, {"/proc/self/fd/0", "dev/stdin"}, {"/proc/self/fd/1", "dev/stdout"}, {"/proc/self/fd/2", "dev/stderr"}}) {
+    if (::symlinkat(target, root, name) != 0) return errno_error(std::string("make /") + name, errno);
+  }
+  DSEC_ASSIGN(const sys::Fd proc, new_filesystem("proc", {}));
+  DSEC_TRY(restrict_mount(proc.get(), MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC, 0));
+  return put_mount(proc.get(), root, "proc");
+}
+
+Result<void> limit(int resource, rlim_t value) {
+  rlimit current{};
+  if (::getrlimit(static_cast<__rlimit_resource>(resource), &current) != 0) return errno_error("read a limit", errno);
+  const rlim_t least = value < current.rlim_max ? value : current.rlim_max;
+  const rlimit wanted{least, least};
+  if (::setrlimit(static_cast<__rlimit_resource>(resource), &wanted) != 0) return errno_error("set a limit", errno);
+  return {};
+}
+
+// Writing a tree with foreign owners; nothing over processes, mounts or networks.
+constexpr std::uint64_t kParserCapabilities = 1ULL << CAP_CHOWN | 1ULL << CAP_DAC_OVERRIDE | 1ULL << CAP_FOWNER | 1ULL << CAP_FSETID | 1ULL << CAP_SETFCAP;
+
+Result<void> keep_capabilities(std::uint64_t kept) {
+  for (int capability = 0; ::prctl(PR_CAPBSET_READ, capability, 0, 0, 0) >= 0; capability++) {
+    if ((kept >> capability & 1) != 0) continue;
+    if (::prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0) return errno_error("drop a capability", errno);
+  }
+  __user_cap_header_struct header{.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
+  __user_cap_data_struct data[2] = {};
+  for (int half = 0; half < 2; half++) data[half].effective = data[half].permitted = static_cast<std::uint32_t>(kept >> (32 * half));
+  if (::syscall(SYS_capset, &header, data) != 0) return errno_error("drop capabilities", errno);
+  return {};
+}
+
+}  // namespace
+
+Result<void> enter_private_tree(WorkerProfile profile) {
+  if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return errno_error("make the mounts private", errno);
+  DSEC_ASSIGN(const sys::Fd work, clone_tree(".", false));
+  DSEC_TRY(restrict_mount(work.get(), MOUNT_ATTR_NODEV | (profile == WorkerProfile::kParser ? MOUNT_ATTR_NOSUID : 0), 0));
+  DSEC_ASSIGN(const sys::Fd root, new_filesystem("tmpfs", {{"mode", "0755"}, {"size", "1m"}}));
+  DSEC_TRY(put_mount(root.get(), AT_FDCWD, "."));
+
+  DSEC_TRY(show_program_directories(root.get()));
+  DSEC_TRY(make_directory(root.get(), "work"));
+  DSEC_TRY(put_mount(work.get(), root.get(), "work"));
+  if (::symlinkat("work", root.get(), "tmp") != 0) return errno_error("make /tmp", errno);
+  if (profile == WorkerProfile::kPackages) DSEC_TRY(show_package_tools(root.get()));
+
+  if (::fchdir(root.get()) != 0) return errno_error("enter the private tree", errno);
+  if (::syscall(SYS_pivot_root, ".", ".") != 0) return errno_error("change the root", errno);
+  if (::umount2(".", MNT_DETACH) != 0) return errno_error("leave the host's tree", errno);
+  if (::chdir("/") != 0) return errno_error("enter the root", errno);
+  DSEC_TRY(restrict_mount(root.get(), MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, 0));
+  if (::chdir("/work") != 0) return errno_error("enter the private directory", errno);
+  return {};
+}
+
+Result<void> limit_resources(WorkerProfile profile, unsigned long long largest_file) {
+  DSEC_TRY(limit(RLIMIT_CORE, 0));
+  DSEC_TRY(limit(RLIMIT_NOFILE, profile == WorkerProfile::kParser ? 256 : 4096));
+  DSEC_TRY(limit(RLIMIT_FSIZE, largest_file));
+  DSEC_TRY(limit(RLIMIT_NPROC, profile == WorkerProfile::kParser ? 64 : 1024));
+#if !__has_feature(address_sanitizer) && !__has_feature(thread_sanitizer)  // they reserve terabytes of addresses
+  DSEC_TRY(limit(RLIMIT_AS, 8ULL << 30));
+#endif
+  return {};
+}
+
+Result<void> drop_privileges(WorkerProfile profile) {
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return errno_error("give up new privileges", errno);
+  if (::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) return errno_error("become undumpable", errno);
+  if (profile == WorkerProfile::kParser) DSEC_TRY(keep_capabilities(kParserCapabilities));
+  return profile == WorkerProfile::kParser ? install_parser_filter() : install_package_filter();
+}
+
+}  // namespace dsec::image

@@ -1,0 +1,28 @@
+// How the import worker shuts itself in before it reads the first byte.
+//
+// The importer started it in new user, mount, pid, IPC, UTS and (but for
+// debian:) network namespaces, as root of a user namespace whose ids 0..65535
+// are unprivileged ids of the host. Here it gives up the rest: the host's file
+// tree, the capabilities it does not need, and most system calls.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+
+namespace dsec::image {
+
+enum class WorkerProfile {
+  kParser,   // archives: a read-only /usr, the private directory, and nothing else
+  kPackages  // mmdebstrap: also /proc, a small /dev, the node's apt configuration and its network
+};
+
+// The private directory (the current one) becomes /work, the root of the file
+// tree read-only. Call before drop_privileges().
+Result<void> enter_private_tree(WorkerProfile profile);
+// Bounds memory, processes, descriptors, core dumps and the size of one file.
+Result<void> limit_resources(WorkerProfile profile, unsigned long long largest_file);
+// No new privileges, the few capabilities that writing a tree needs, the filter.
+Result<void> drop_privileges(WorkerProfile profile);
+
+}  // namespace dsec::image

@@ -1,0 +1,185 @@
+#include "image/import_worker.h"
+
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <clocale>
+#include <cstring>
+#include <exception>
+
+#include "base/clock.h"
+#include "image/confinement.h"
+#include "image/debian_builder.h"
+#include "image/import_messages.h"
+#include "image/mkfs_erofs_builder.h"
+#include "image/oci_archive.h"
+#include "image/tar_unpacker.h"
+#include "image/tree_writer.h"
+#include "sys/file.h"
+
+namespace dsec::image {
+
+namespace {
+
+constexpr int kAnswer = 3;
+constexpr const char* kTree = "/work/tree";
+constexpr const char* kImage = "/work/layer.erofs";
+
+Result<void> say(const std::string& line) { return sys::write_all(kAnswer, line + "\n"); }
+
+// At most ten lines a second; the importer is gone when one cannot be written,
+// and then so are we.
+class ProgressLine {
+ public:
+  void operator()(std::string_view stage, std::uint64_t done_bytes) {
+    const Instant now = SystemClock().now();
+    if (stage == stage_ && now < next_) return;
+    stage_ = stage;
+    next_ = now + std::chrono::milliseconds(100);
+    if (!say(encode(WorkerProgress{stage_, done_bytes})).ok()) ::_exit(1);
+  }
+
+ private:
+  std::string stage_;
+  Instant next_{};
+};
+
+// What a base must have for the sandbox's own mounts.
+Result<void> add_mount_points(TreeWriter& tree) {
+  for (const char* name : {"proc", "sys", "dev", "run", "etc"}) DSEC_TRY(tree.ensure_directory(name, 0755).within("a base needs directories for its mounts"));
+  return tree.ensure_directory("tmp", 01777).within("a base needs directories for its mounts");
+}
+
+Result<sys::Fd> make_tree() {
+  if (::mkdir(kTree, 0755) != 0) return errno_error("make the tree", errno);
+  if (::chmod(kTree, 0755) != 0) return errno_error("set the mode of the tree", errno);
+  return sys::open_at(AT_FDCWD, kTree, O_RDONLY | O_DIRECTORY);
+}
+
+Result<ImportResult> build_image(const ImportRequest& request, TreeWriter& tree, TarUnpacker& unpacker, ImportResult result, ProgressLine& progress) {
+  if (request.kind == model::LayerKind::kBase) DSEC_TRY(add_mount_points(tree));
+  DSEC_TRY(tree.finish(unpacker.newest_seconds()));
+  result.counts = unpacker.counts();
+  result.counts.entries += tree.implied_directories();
+
+  // The kind and the configuration are part of what the layer is: two records
+  // never share one digest.
+  Sha256 identity;
+  identity.update(unpacker.identity());
+  identity.update(encode(ImportRequest{.kind = request.kind}));
+  ImportResult settings;
+  settings.config = result.config;
+  settings.architecture = result.architecture;
+  identity.update(encode(settings));
+
+  progress("build", result.counts.content_bytes);
+  MkfsErofsBuilder builder;
+  DSEC_TRY(builder.build({.tree = kTree, .output = kImage, .identity = identity.hex(), .newest_seconds = unpacker.newest_seconds()}).within("build the image"));
+  return result;
+}
+
+Result<ImportResult> import_tar(const ImportRequest& request, ProgressLine& progress) {
+  DSEC_ASSIGN(sys::Fd root, make_tree());
+  TreeWriter tree(std::move(root), Overlaps::kRefuse);
+  TarUnpacker unpacker(tree, request.at, {request.max_bytes, request.max_entries}, [&](std::uint64_t bytes) { progress("unpack", bytes); });
+  DSEC_TRY(unpacker.unpack(STDIN_FILENO));
+  return build_image(request, tree, unpacker, {}, progress);
+}
+
+Result<ImportResult> import_oci(const ImportRequest& request, ProgressLine& progress) {
+  const UnpackLimits limits{request.max_bytes, request.max_entries};
+  DSEC_ASSIGN(OciArchive archive, OciArchive::receive(STDIN_FILENO, "/work/archive", limits, [&](std::uint64_t bytes) { progress("receive", bytes); }));
+  DSEC_ASSIGN(sys::Fd root, make_tree());
+  TreeWriter tree(std::move(root), Overlaps::kReplace);
+  TarUnpacker unpacker(tree, request.at, limits, [&](std::uint64_t) { progress("unpack", unpacker.counts().content_bytes); });
+  DSEC_TRY(archive.apply_layers(unpacker));
+  ImportResult result;
+  result.config = archive.config();
+  result.architecture = archive.architecture();
+  return build_image(request, tree, unpacker, std::move(result), progress);
+}
+
+std::string outcome(int value) { return value < 0 ? std::strerror(errno) : "allowed"; }
+
+// What the confinement leaves, tried rather than believed.
+ImportResult probe() {
+  ImportResult result;
+  auto& facts = result.facts;
+  __user_cap_header_struct header{.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
+  __user_cap_data_struct data[2] = {};
+  ::syscall(SYS_capget, &header, data);
+  const std::uint64_t effective = static_cast<std::uint64_t>(data[1].effective) << 32 | data[0].effective;
+  facts["capabilities"] = std::to_string(effective);
+  facts["pid"] = std::to_string(::getpid());
+  facts["groups"] = std::to_string(::getgroups(0, nullptr));
+  facts["shadow"] = outcome(::open("/etc/shadow", O_RDONLY | O_CLOEXEC));
+  facts["host_root"] = outcome(::open("/root", O_RDONLY | O_CLOEXEC));
+  facts["write_usr"] = outcome(::open("/usr/.dsec-probe", O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  facts["write_root"] = outcome(::open("/.dsec-probe", O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  facts["write_work"] = outcome(::open("/work/probe", O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  facts["internet_socket"] = outcome(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  facts["unix_socket"] = outcome(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  facts["namespace"] = outcome(static_cast<int>(::syscall(SYS_unshare, 0x10000000)));
+  facts["mount"] = outcome(static_cast<int>(::syscall(SYS_mount, "none", "/work", "tmpfs", 0, nullptr)));
+  facts["trace"] = outcome(static_cast<int>(::syscall(SYS_ptrace, 0, 0, 0, 0)));
+  facts["device"] = outcome(::mknod("/work/device", S_IFBLK | 0600, 0x801));
+  return result;
+}
+
+Result<ImportResult> confine_and_run(const ImportRequest& request, ProgressLine& progress) {
+  const WorkerProfile profile = request.mode == ImportMode::kDebian ? WorkerProfile::kPackages : WorkerProfile::kParser;
+  DSEC_TRY(enter_private_tree(profile).within("confine the import worker"));
+  // The image can be a little larger than what is in it.
+  DSEC_TRY(limit_resources(profile, request.max_bytes + request.max_bytes / 8 + (1ULL << 30)).within("confine the import worker"));
+  DSEC_TRY(drop_privileges(profile).within("confine the import worker"));
+  ::umask(0);
+  switch (request.mode) {
+    case ImportMode::kTar: return import_tar(request, progress);
+    case ImportMode::kOci: return import_oci(request, progress);
+    case ImportMode::kDebian: {
+      progress("build", 0);
+      DSEC_TRY(build_debian(request.suite, request.packages, "/work/rootfs.tar"));
+      return ImportResult{};
+    }
+    case ImportMode::kProbe: return probe();
+  }
+  return Error(ErrorCode::kInternal, "unknown import mode");
+}
+
+}  // namespace
+
+int import_worker_main(int argc, char** argv) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  // Names in pax headers are UTF-8 and shall come out as the bytes they are.
+  std::setlocale(LC_CTYPE, "C.UTF-8");
+  Result<ImportResult> result = Error(ErrorCode::kInternal, "no request");
+  if (argc == 3) {
+    ProgressLine progress;
+    Result<ImportRequest> request = decode_request(argv[2]);
+    if (!request.ok()) {
+      result = std::move(request).error();
+    } else {
+      // A library may throw on hostile input; that ends this import only.
+      try {
+        result = confine_and_run(*request, progress);
+      } catch (const std::bad_alloc&) {
+        result = Error(ErrorCode::kTooLarge, "the archive needs too much memory to read");
+      } catch (const std::exception& exception) {
+        result = Error(ErrorCode::kInternal, exception.what());
+      }
+    }
+  }
+  const bool said = say(result.ok() ? encode(*result) : encode(result.error())).ok();
+  return result.ok() && said ? 0 : 1;
+}
+
+}  // namespace dsec::image

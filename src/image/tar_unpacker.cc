@@ -1,0 +1,260 @@
+#include "image/tar_unpacker.h"
+
+#include <archive.h>
+#include <archive_entry.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <memory>
+
+#include "sys/file.h"
+
+namespace dsec::image {
+
+namespace {
+
+constexpr std::size_t kBlock = 256 << 10;
+constexpr std::uint32_t kMappedIds = 65536;
+constexpr std::uint32_t kNobody = 65534;
+constexpr std::size_t kAttributeLimit = 32;
+constexpr std::string_view kWhiteout = ".wh.";
+constexpr std::string_view kOpaque = ".wh..wh..opq";
+
+struct FreeReader {
+  void operator()(archive* reader) const { archive_read_free(reader); }
+};
+using Reader = std::unique_ptr<archive, FreeReader>;
+
+Error reader_error(archive* reader, std::string_view doing) {
+  const char* words = archive_error_string(reader);
+  Error error = invalid_argument(words == nullptr ? "not a tar archive" : words);
+  if (archive_errno(reader) == ENOMEM) error = Error(ErrorCode::kTooLarge, "the archive needs too much memory to read");
+  error.add_context(doing);
+  return error;
+}
+
+bool carries_over(std::string_view attribute) {
+  if (attribute == "security.capability") return true;
+  return attribute.starts_with("user.") && !attribute.starts_with("user.overlay.");
+}
+
+}  // namespace
+
+TarUnpacker::TarUnpacker(TreeWriter& tree, std::string at, UnpackLimits limits, Progress progress)
+    : tree_(tree), at_(std::move(at)), limits_(limits), progress_(std::move(progress)) {
+  identify(at_);
+}
+
+void TarUnpacker::identify(std::string_view text) {
+  identify(text.size());
+  identity_.update(text);
+}
+
+void TarUnpacker::identify(std::uint64_t number) {
+  char bytes[8];
+  for (char& byte : bytes) {
+    byte = static_cast<char>(number);
+    number >>= 8;
+  }
+  identity_.update(std::string_view(bytes, sizeof bytes));
+}
+
+Result<void> TarUnpacker::count_entry() {
+  counts_.entries++;
+  if (counts_.entries + tree_.implied_directories() > limits_.max_entries) {
+    return Error(ErrorCode::kTooLarge, "the archive holds more than " + std::to_string(limits_.max_entries) + " entries");
+  }
+  return {};
+}
+
+Result<void> TarUnpacker::unpack(int input) { return unpack(input, Whiteouts::kIgnore); }
+
+Result<void> TarUnpacker::unpack_layer(int input) {
+  layer_paths_.clear();
+  identify("layer");
+  return unpack(input, Whiteouts::kApply);
+}
+
+Result<void> TarUnpacker::unpack(int input, Whiteouts whiteouts) {
+  const Reader reader(archive_read_new());
+  if (!reader) return Error(ErrorCode::kInternal, "cannot make an archive reader");
+  archive_read_support_format_tar(reader.get());
+  archive_read_support_filter_gzip(reader.get());
+  archive_read_support_filter_zstd(reader.get());
+  archive_read_support_filter_xz(reader.get());
+  if (archive_read_open_fd(reader.get(), input, kBlock) != ARCHIVE_OK) return reader_error(reader.get(), "open the archive");
+  for (;;) {
+    const la_int64_t before = archive_filter_bytes(reader.get(), 0);
+    archive_entry* entry = nullptr;
+    const int status = archive_read_next_header(reader.get(), &entry);
+    if (status == ARCHIVE_EOF) {
+      // A stream that was cut between two entries lacks the two zero blocks.
+      if (archive_filter_bytes(reader.get(), 0) - before < 512) return invalid_argument("the archive ends early: it has no end mark");
+      return {};
+    }
+    if (status < ARCHIVE_WARN) return reader_error(reader.get(), "read the archive");
+    // One compression around the tar; archives packed many times over are bombs.
+    if (archive_filter_count(reader.get()) > 2) return invalid_argument("the archive is compressed more than once");
+    DSEC_TRY(take_entry(reader.get(), entry, whiteouts));
+    progress_(static_cast<std::uint64_t>(archive_filter_bytes(reader.get(), -1)));
+  }
+}
+
+EntryMeta TarUnpacker::meta_of(archive_entry* entry) {
+  EntryMeta meta;
+  meta.mode = archive_entry_perm(entry) & 07777;
+  const la_int64_t uid = archive_entry_uid(entry);
+  const la_int64_t gid = archive_entry_gid(entry);
+  meta.uid = uid >= 0 && uid < kMappedIds ? static_cast<std::uint32_t>(uid) : kNobody;
+  meta.gid = gid >= 0 && gid < kMappedIds ? static_cast<std::uint32_t>(gid) : kNobody;
+  if (meta.uid != uid || meta.gid != gid) {
+    counts_.owners_replaced++;
+    if (meta.uid != uid) meta.mode &= ~static_cast<mode_t>(S_ISUID);
+    if (meta.gid != gid) meta.mode &= ~static_cast<mode_t>(S_ISGID);
+  }
+  // EROFS holds unsigned seconds; what is before 1970 or past 2242 is a lie.
+  meta.mtime_seconds = std::clamp<std::int64_t>(archive_entry_mtime(entry), 0, (1LL << 33) - 1);
+  meta.mtime_nanoseconds = std::clamp<std::int64_t>(archive_entry_mtime_nsec(entry), 0, 999'999'999);
+  const char* name = nullptr;
+  const void* value = nullptr;
+  std::size_t size = 0;
+  archive_entry_xattr_reset(entry);
+  while (archive_entry_xattr_next(entry, &name, &value, &size) == ARCHIVE_OK) {
+    if (name == nullptr || !carries_over(name) || meta.attributes.size() >= kAttributeLimit) {
+      counts_.attributes_dropped++;
+      continue;
+    }
+    meta.attributes.emplace_back(name, std::string(static_cast<const char*>(value), size));
+  }
+  std::sort(meta.attributes.begin(), meta.attributes.end());
+  return meta;
+}
+
+Result<void> TarUnpacker::take_entry(archive* reader, archive_entry* entry, Whiteouts whiteouts) {
+  DSEC_TRY(count_entry());
+  const char* raw = archive_entry_pathname(entry);
+  if (raw == nullptr) return invalid_argument("an entry's name cannot be read");
+  DSEC_ASSIGN(std::string path, clean_path(raw).within(tame(raw, 200)));
+  const auto type = archive_entry_filetype(entry);
+  const char* link_to = archive_entry_hardlink(entry);
+  const bool root = path.empty();
+  if (root && (type != AE_IFDIR || link_to != nullptr)) return invalid_argument("the archive's root is no directory");
+
+  if (whiteouts == Whiteouts::kApply && !root) {
+    const std::string name = path.substr(path.rfind('/') + 1);
+    if (name.starts_with(kWhiteout)) {
+      identify(path);
+      return take_whiteout(path);
+    }
+    for (std::size_t end = path.size(); end != std::string::npos; end = path.rfind('/', end - 1)) {
+      if (!layer_paths_.insert(path.substr(0, end)).second) break;
+    }
+  }
+  if (!at_.empty()) path = root ? at_ : at_ + "/" + path;
+
+  const EntryMeta meta = meta_of(entry);
+  identify(path);
+  if (link_to != nullptr) {
+    DSEC_ASSIGN(std::string target, clean_path(link_to).within(path + ": a hard link to " + tame(link_to, 200)));
+    if (!at_.empty()) target = target.empty() ? at_ : at_ + "/" + target;
+    identify("link");
+    identify(target);
+    return tree_.make_hard_link(path, target);
+  }
+  newest_seconds_ = std::max(newest_seconds_, meta.mtime_seconds + (meta.mtime_nanoseconds != 0 ? 1 : 0));
+  identify(static_cast<std::uint64_t>(type) << 32 | meta.mode);
+  identify(static_cast<std::uint64_t>(meta.uid) << 32 | meta.gid);
+  identify(static_cast<std::uint64_t>(meta.mtime_seconds));
+  identify(static_cast<std::uint64_t>(meta.mtime_nanoseconds));
+  for (const auto& [name, value] : meta.attributes) {
+    identify(name);
+    identify(value);
+  }
+  switch (type) {
+    case AE_IFREG: return take_file(reader, entry, path, meta);
+    case AE_IFDIR: return path.empty() ? Result<void>() : tree_.make_directory(path, meta);
+    case AE_IFLNK: {
+      const char* target = archive_entry_symlink(entry);
+      if (target == nullptr) return invalid_argument(path + ": a symbolic link without a target");
+      identify(target);
+      return tree_.make_symlink(path, target, meta);
+    }
+    case AE_IFIFO: return tree_.make_fifo(path, meta);
+    case AE_IFCHR:
+    case AE_IFBLK:
+    case AE_IFSOCK: counts_.devices_dropped++; return {};
+    default: return invalid_argument(path + ": an entry of unknown type");
+  }
+}
+
+Result<void> TarUnpacker::take_file(archive* reader, archive_entry* entry, const std::string& path, const EntryMeta& meta) {
+  if (!archive_entry_size_is_set(entry) || archive_entry_size(entry) < 0) return invalid_argument(path + ": a file without a size");
+  const auto size = static_cast<std::uint64_t>(archive_entry_size(entry));
+  // Holes count: the image stores them as blocks.
+  if (size > limits_.max_bytes - counts_.content_bytes) {
+    return Error(ErrorCode::kTooLarge, "the archive unpacks to more than " + std::to_string(limits_.max_bytes) + " bytes");
+  }
+  counts_.content_bytes += size;
+  if ((meta.mode & (S_ISUID | S_ISGID)) != 0) counts_.setuid_files++;
+  identify(size);
+
+  DSEC_ASSIGN(const sys::Fd file, tree_.begin_file(path));
+  std::uint64_t end = 0;
+  for (;;) {
+    const void* data = nullptr;
+    std::size_t length = 0;
+    la_int64_t offset = 0;
+    const int status = archive_read_data_block(reader, &data, &length, &offset);
+    if (status == ARCHIVE_EOF) break;
+    if (status < ARCHIVE_WARN) return reader_error(reader, path);
+    if (length == 0) continue;
+    if (offset < 0 || static_cast<std::uint64_t>(offset) < end || length > size || static_cast<std::uint64_t>(offset) > size - length) {
+      return invalid_argument(path + ": data outside the file's size");
+    }
+    const std::string_view bytes(static_cast<const char*>(data), length);
+    if (static_cast<std::uint64_t>(offset) != end) identify(static_cast<std::uint64_t>(offset));
+    identity_.update(bytes);
+    for (std::size_t done = 0; done < length;) {
+      const ssize_t n = ::pwrite(file.get(), bytes.data() + done, length - done, offset + static_cast<off_t>(done));
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) return errno_error("write " + path, errno);
+      done += static_cast<std::size_t>(n);
+    }
+    end = static_cast<std::uint64_t>(offset) + length;
+    progress_(static_cast<std::uint64_t>(archive_filter_bytes(reader, -1)));
+  }
+  if (end != size && ::ftruncate(file.get(), static_cast<off_t>(size)) != 0) return errno_error("size " + path, errno);
+  return tree_.finish_file(file, meta).within(path);
+}
+
+Result<void> TarUnpacker::take_whiteout(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  const std::string directory = slash == std::string::npos ? "" : path.substr(0, slash);
+  const std::string name = slash == std::string::npos ? path : path.substr(slash + 1);
+  if (name == kOpaque) return clear_lower(directory);
+  if (name.starts_with(".wh..wh.")) return {};  // aufs's own book-keeping
+  const std::string hidden = name.substr(kWhiteout.size());
+  if (hidden.empty() || hidden == "." || hidden == "..") return invalid_argument(path + ": a whiteout of nothing");
+  const std::string target = directory.empty() ? hidden : directory + "/" + hidden;
+  if (layer_paths_.contains(target)) return clear_lower(target);
+  return tree_.remove(target);
+}
+
+// Removes below `path` what this layer has not brought itself.
+Result<void> TarUnpacker::clear_lower(const std::string& path) {
+  DSEC_ASSIGN(const std::vector<std::string> names, tree_.names(path));
+  for (const std::string& name : names) {
+    const std::string child = path.empty() ? name : path + "/" + name;
+    if (layer_paths_.contains(child)) {
+      DSEC_TRY(clear_lower(child));
+    } else {
+      DSEC_TRY(tree_.remove(child));
+    }
+  }
+  return {};
+}
+
+}  // namespace dsec::image

@@ -1,0 +1,72 @@
+// From a tar stream (plain, gzip, zstd, xz) to a directory tree, within limits.
+//
+// libarchive reads, TreeWriter writes. What a layer cannot carry is dropped and
+// counted: device nodes, extended attributes other than user.* and
+// security.capability, and overlayfs's own attributes in any namespace. An
+// archive that lies, ends early, leads out of the tree or passes a limit is an
+// error; the caller throws the tree away then.
+#pragma once
+
+#include <functional>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "image/digest.h"
+#include "image/import_messages.h"
+#include "image/tree_writer.h"
+
+struct archive;
+struct archive_entry;
+
+namespace dsec::image {
+
+struct UnpackLimits {
+  std::uint64_t max_bytes = 0;
+  std::uint64_t max_entries = 0;
+};
+
+// One tree, from one archive or from several layers over one another.
+class TarUnpacker {
+ public:
+  using Progress = std::function<void(std::uint64_t read_bytes)>;
+
+  // `at`: a clean path that the archive's root stands at, "" = the tree's root,
+  // whose owner and mode are then not the archive's but root's and 0755.
+  TarUnpacker(TreeWriter& tree, std::string at, UnpackLimits limits, Progress progress);
+
+  // Reads `input` to the archive's end.
+  Result<void> unpack(int input);
+  // The same, with .wh.NAME and .wh..wh..opq as in OCI layers: they take away
+  // what lower layers brought.
+  Result<void> unpack_layer(int input);
+
+  const ImportCounts& counts() const { return counts_; }
+  std::int64_t newest_seconds() const { return newest_seconds_; }
+  // Names the content: equal for equal streams of entries. Ends the unpacking.
+  std::string identity() { return identity_.hex(); }
+
+ private:
+  enum class Whiteouts { kIgnore, kApply };
+  Result<void> unpack(int input, Whiteouts whiteouts);
+  Result<void> take_entry(archive* reader, archive_entry* entry, Whiteouts whiteouts);
+  Result<void> take_file(archive* reader, archive_entry* entry, const std::string& path, const EntryMeta& meta);
+  Result<void> take_whiteout(const std::string& path);
+  Result<void> clear_lower(const std::string& path);
+  EntryMeta meta_of(archive_entry* entry);
+  void identify(std::string_view text);
+  void identify(std::uint64_t number);
+  Result<void> count_entry();
+
+  TreeWriter& tree_;
+  const std::string at_;
+  const UnpackLimits limits_;
+  const Progress progress_;
+  ImportCounts counts_;
+  std::int64_t newest_seconds_ = 0;
+  Sha256 identity_;
+  std::set<std::string> layer_paths_;  // of the layer being unpacked, and the directories above them
+};
+
+}  // namespace dsec::image
