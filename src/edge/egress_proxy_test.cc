@@ -86,11 +86,12 @@ void put(const sys::Fd& fd, const std::string& bytes) {
 }
 
 // Until `end` is there, or the peer closed, or nothing came for the socket's time.
+// Reads no byte past `end`: what follows it may have come in the same segment.
 std::string get_until(const sys::Fd& fd, const std::string& end) {
   std::string out;
   char buffer[4096];
   while (end.empty() || out.find(end) == std::string::npos) {
-    const ssize_t got = recv(fd.get(), buffer, sizeof buffer, 0);
+    const ssize_t got = recv(fd.get(), buffer, end.empty() ? sizeof buffer : 1, 0);
     if (got <= 0) break;
     out.append(buffer, static_cast<std::size_t>(got));
   }
