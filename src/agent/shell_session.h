@@ -1,0 +1,71 @@
+// A chronus session: what a shell would remember between commands.
+//
+// No process of the payload lives between two commands, so none can be killed,
+// traced or replaced. The state is text: the shell of each command reads it from
+// a sealed memfd, and at its end writes the new state into another (see
+// shell_session.cc for the form). All of it comes from the payload and is used
+// for nothing but the payload's next command.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "agent/command_plan.h"
+#include "agent/payload_child.h"
+#include "base/result.h"
+#include "protocol/agent_messages.h"
+#include "sys/fd.h"
+
+namespace dsec::agent {
+
+inline constexpr std::size_t kShellStateLimit = 1 << 20;
+// Where the shell finds its state and writes it; a shell command never sees them.
+inline constexpr int kStateInNumber = 986;
+inline constexpr int kStateOutNumber = 987;
+inline constexpr int kPlainShellStateNumber = 9;  // sh knows one digit only
+
+// What a shell wrote at its end.
+struct ShellDump {
+  std::string cwd;
+  Environment environment;
+  std::string script;  // bash: restores variables, functions, aliases, options, "$?"
+};
+// Nothing when the text is not whole or not of this form.
+std::optional<ShellDump> parse_shell_dump(std::string_view text);
+
+class ShellSession {
+ public:
+  explicit ShellSession(std::string id) : id_(std::move(id)) {}
+
+  const std::string& id() const { return id_; }
+  // Empty until a command has run.
+  const std::string& cwd() const { return cwd_; }
+  const Environment* environment() const { return known_ ? &environment_ : nullptr; }
+
+  // The shells and their arguments for `request`, and the memfds. `bash`: there is
+  // one; sh alone keeps the directory and the environment only.
+  struct Wrapped {
+    std::vector<Program> programs;
+    sys::Fd state_in;
+    sys::Fd state_out;
+    int state_out_number = kStateOutNumber;
+  };
+  Result<Wrapped> wrap(const protocol::ExecStart& request, bool bash) const;
+
+  // Takes the state that the command left, if it left one. cwd and env of the
+  // request were for that command alone: what it did not change goes back.
+  void absorb(const protocol::ExecStart& request, const std::string& start_cwd, int state_out);
+
+ private:
+  std::string id_;
+  bool known_ = false;
+  std::string cwd_;
+  Environment environment_;
+  std::string script_;  // "" when the last shell was no bash
+};
+
+// One word of shell: 'it'\''s'.
+std::string shell_quote(std::string_view text);
+
+}  // namespace dsec::agent
