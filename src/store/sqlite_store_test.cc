@@ -1,0 +1,97 @@
+#include "store/sqlite_store.h"
+
+#include <gtest/gtest.h>
+#include <sqlite3.h>
+
+#include "sys/file.h"
+
+namespace dsec::store {
+namespace {
+
+class SqliteStoreTest : public ::testing::Test {
+ protected:
+  void SetUp() override { ASSERT_NE(::mkdtemp(directory_), nullptr); }
+  void TearDown() override { (void)sys::remove_tree_at(AT_FDCWD, directory_); }
+  std::unique_ptr<Store> open() {
+    auto store = open_sqlite_store(path());
+    EXPECT_TRUE(store.ok()) << store.error().message();
+    return std::move(store).value();
+  }
+  std::string path() const { return std::string(directory_) + "/dsec.db"; }
+  char directory_[32] = "/tmp/dsec-store-XXXXXX";
+};
+
+TEST_F(SqliteStoreTest, KeepsEverythingOverAReopen) {
+  {
+    auto store = open();
+    ASSERT_TRUE(store->put_project({"team", "default", 5}).ok());
+    ASSERT_TRUE(store->put_key({"key_1", "team", "ci", model::Role::kAdmin, "ab12", 6, 0}).ok());
+    ASSERT_TRUE(store->put_ref({"team", RefKind::kToolkit, "tools", "1", {"sha256:a", "sha256:b"}, 7}).ok());
+    ASSERT_TRUE(store->put_service({.name = "pypi", .hosts = {{"example.org", 443, {}}}, .source = "test"}).ok());
+  }
+  auto store = open();
+
+  EXPECT_EQ(store->projects()->at(0).parent, "default");
+  EXPECT_EQ(store->keys()->at(0).role, model::Role::kAdmin);
+  EXPECT_EQ(store->refs()->at(0).layers, (std::vector<std::string>{"sha256:a", "sha256:b"}));
+  EXPECT_EQ(store->services()->at(0).hosts.at(0).host, "example.org");
+}
+
+TEST_F(SqliteStoreTest, ARefIsReplacedAndRemovedOnce) {
+  auto store = open();
+  ASSERT_TRUE(store->put_ref({"p", RefKind::kImage, "debian", "12", {"sha256:old"}, 1}).ok());
+  ASSERT_TRUE(store->put_ref({"p", RefKind::kImage, "debian", "12", {"sha256:new"}, 2}).ok());
+
+  ASSERT_EQ(store->refs()->size(), 1u);
+  EXPECT_EQ(store->refs()->at(0).layers.at(0), "sha256:new");
+  EXPECT_TRUE(store->remove_ref("p", RefKind::kImage, "debian", "12").value());
+  EXPECT_FALSE(store->remove_ref("p", RefKind::kImage, "debian", "12").value());
+}
+
+TEST_F(SqliteStoreTest, HistoryComesNewestFirstAndByProject) {
+  auto store = open();
+  std::vector<model::Sandbox> ended(3);
+  for (int i = 0; i < 3; i++) {
+    ended[i].id = "id" + std::to_string(i);
+    ended[i].project = i == 2 ? "other" : "p";
+    ended[i].state = model::SandboxState::kEnded;
+    ended[i].cause = model::EndCause::kUser;
+    ended[i].created_at_ms = 1;
+    ended[i].ended_at_ms = 100 + i;
+  }
+  ASSERT_TRUE(store->append_history(ended).ok());
+
+  const auto all = store->history("p", 10, 0);
+  const auto older = store->history("p", 10, 101);
+
+  ASSERT_TRUE(all.ok()) << all.error().message();
+  ASSERT_EQ(all->size(), 2u);
+  EXPECT_EQ(all->at(0).id, "id1");
+  ASSERT_EQ(older->size(), 1u);
+  EXPECT_EQ(older->at(0).id, "id0");
+}
+
+TEST_F(SqliteStoreTest, ANewerFormatIsRefusedAndLeftAlone) {
+  { auto store = open(); }
+  sqlite3* raw = nullptr;
+  ASSERT_EQ(sqlite3_open(path().c_str(), &raw), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(raw, "PRAGMA user_version=999", nullptr, nullptr, nullptr), SQLITE_OK);
+  sqlite3_close(raw);
+
+  const auto store = open_sqlite_store(path());
+
+  ASSERT_FALSE(store.ok());
+  EXPECT_EQ(store.error().code(), ErrorCode::kDataFault);
+}
+
+TEST_F(SqliteStoreTest, AFileThatIsNoDatabaseIsADataFault) {
+  ASSERT_TRUE(sys::replace_file(path(), std::string(8192, 'x'), 0600).ok());
+
+  const auto store = open_sqlite_store(path());
+
+  ASSERT_FALSE(store.ok());
+  EXPECT_EQ(store.error().code(), ErrorCode::kDataFault);
+}
+
+}  // namespace
+}  // namespace dsec::store

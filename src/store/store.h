@@ -1,0 +1,71 @@
+// Store: what the control plane must remember: projects, keys, refs, services,
+// and the history of sandboxes.
+//
+// Every call may block for a commit; the apiserver makes them on a worker
+// thread. After an error nothing of the call is stored. The edge's own log, not
+// this store, is the truth about live sandboxes.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "model/layer.h"
+#include "model/principal.h"
+#include "model/sandbox.h"
+#include "model/service.h"
+
+namespace dsec::store {
+
+struct Project {
+  std::string name;
+  std::string parent;  // "" for one of the top
+  std::int64_t created_at_ms = 0;
+};
+
+struct ApiKey {
+  std::string id;         // public: "key_" + 16 base32 characters
+  std::string project;
+  std::string name;       // for people
+  model::Role role = model::Role::kMember;
+  std::string hash;       // SHA-256 of the key, hex; the key itself is stored nowhere
+  std::int64_t created_at_ms = 0;
+  std::int64_t revoked_at_ms = 0;  // 0 = valid
+};
+
+enum class RefKind { kImage, kWorkspace, kToolkit };
+std::string_view to_string(RefKind kind);
+
+// A name:tag that points at layers, lowest first. An image is one base.
+struct Ref {
+  std::string project;
+  RefKind kind = RefKind::kImage;
+  std::string name;
+  std::string tag;
+  std::vector<std::string> layers;
+  std::int64_t created_at_ms = 0;
+};
+
+class Store {
+ public:
+  virtual ~Store() = default;
+  virtual Result<void> put_project(const Project& project) = 0;
+  virtual Result<std::vector<Project>> projects() = 0;
+  virtual Result<void> put_key(const ApiKey& key) = 0;  // new, or changed (revoked)
+  virtual Result<std::vector<ApiKey>> keys() = 0;       // of every project
+  virtual Result<void> put_ref(const Ref& ref) = 0;     // replaces project/kind/name/tag
+  virtual Result<std::vector<Ref>> refs() = 0;
+  // false when there was none.
+  virtual Result<bool> remove_ref(const std::string& project, RefKind kind, const std::string& name, const std::string& tag) = 0;
+  virtual Result<void> put_service(const model::ServiceDefinition& service) = 0;
+  virtual Result<std::vector<model::ServiceDefinition>> services() = 0;
+  virtual Result<bool> remove_service(const std::string& name) = 0;
+  // Ended sandboxes, one transaction; known ids are replaced.
+  virtual Result<void> append_history(const std::vector<model::Sandbox>& ended) = 0;
+  // Newest end first, of one project; at most `limit`, older than `before_ms` when that is not 0.
+  virtual Result<std::vector<model::Sandbox>> history(const std::string& project, std::size_t limit, std::int64_t before_ms) = 0;
+};
+
+}  // namespace dsec::store
