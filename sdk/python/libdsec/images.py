@@ -1,0 +1,178 @@
+"""Images and layers: what sandboxes are made of."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Dict, List, Mapping, Optional, Union
+
+from .errors import DSecError, error_from_response
+from .results import Layer
+from .tar_stream import tar_stream
+from .transport import segment
+
+if TYPE_CHECKING:
+    from .client import DSecClient
+
+Source = Union[str, "os.PathLike[str]"]
+
+
+@dataclass(frozen=True)
+class ImportProgress:
+    """How far an import is. ``stage``: send, receive, unpack, build or publish. Bytes; total 0 = unknown."""
+
+    stage: str
+    done_bytes: int
+    total_bytes: int = 0
+
+
+ProgressCallback = Callable[[ImportProgress], None]
+
+
+class _Catalogue:
+    _what = ""
+
+    def __init__(self, client: "DSecClient") -> None:
+        self._client = client
+
+    async def list(self) -> List[Dict[str, Any]]:
+        """All of them, as the contract's objects."""
+        items: List[Dict[str, Any]] = []
+        cursor = None
+        while True:
+            body = await self._client._transport.json("GET", f"/v1/{self._what}", query={"cursor": cursor})
+            items.extend(body.get("items", []))
+            cursor = body.get("next_cursor") or None
+            if cursor is None:
+                return items
+
+    async def get(self, ref: str) -> Dict[str, Any]:
+        """One by name or digest. NotFound when there is none."""
+        return dict(await self._client._transport.json("GET", f"/v1/{self._what}/{segment(ref)}"))
+
+    async def remove(self, ref: str) -> None:
+        """Conflict while a sandbox uses it."""
+        await self._client._transport.bytes("DELETE", f"/v1/{self._what}/{segment(ref)}")
+
+    async def _import(
+        self, name: str, source: Source, query: Mapping[str, Any], owner: Optional[str], progress: Optional[ProgressCallback]
+    ) -> Layer:
+        text = os.fspath(source)
+        transport = self._client._transport
+        query = {"name": name, **query}
+        data: Any = None
+        headers: Dict[str, str] = {}
+        if text.startswith(("debian:", "docker://")):
+            query["source"] = text
+        else:
+            data = _source_stream(text, query, owner, progress)
+            headers["Content-Type"] = "application/x-tar"
+        answer = await transport.json("POST", f"/v1/{self._what}", None, query=query, headers=headers) if data is None else \
+            await self._send(query, data, headers)
+        return Layer.from_json(await self._finish(answer, progress))
+
+    async def _send(self, query: Mapping[str, Any], data: AsyncIterator[bytes], headers: Mapping[str, str]) -> Any:
+        import json
+
+        answer = await self._client._transport.bytes(
+            "POST", f"/v1/{self._what}", data, query=query, headers=headers, repeatable=False)
+        return json.loads(answer) if answer else {}
+
+    async def _finish(self, answer: Any, progress: Optional[ProgressCallback]) -> Mapping[str, Any]:
+        """Follows an operation to its end, when the answer is one."""
+        if not isinstance(answer, dict):
+            return {}
+        operation = answer.get("operation_id") or (answer.get("operation") or {}).get("id")
+        pause = 0.1
+        while operation:
+            body = await self._client._transport.json("GET", f"/v1/operations/{segment(str(operation))}", query={"wait_ms": 10_000})
+            state = str(body.get("state", ""))
+            if progress is not None and isinstance(body.get("progress"), dict):
+                p = body["progress"]
+                progress(ImportProgress(str(p.get("stage", "")), int(p.get("done_bytes", 0)), int(p.get("total_bytes", 0))))
+            if state in ("succeeded", "done"):
+                result = body.get("result")
+                return result if isinstance(result, dict) else body
+            if state in ("failed", "cancelled"):
+                raise error_from_response(int((body.get("error") or {}).get("status", 500)), body)
+            await asyncio.sleep(pause)
+            pause = min(1.0, pause * 1.5)
+        if "error" in answer:
+            raise error_from_response(500, answer)
+        return answer
+
+
+class Images(_Catalogue):
+    """``client.images``: bases, by name."""
+
+    _what = "images"
+
+    async def import_(
+        self, name: str, source: Source, *, owner: Optional[str] = None, progress: Optional[ProgressCallback] = None
+    ) -> Layer:
+        """Imports a base under ``name`` ("debian:12").
+
+        ``source`` is read here and streamed: a directory, a tar (plain, gzip,
+        zstd, xz), ``oci:PATH`` or ``docker-archive:PATH``. ``debian:SUITE[,package…]``
+        is built by the server. ``owner`` ("0:0") replaces the owners of a directory.
+        ``progress`` is called now and then, on the event loop.
+        """
+        return await self._import(name, source, {}, owner, progress)
+
+
+class Layers(_Catalogue):
+    """``client.layers``: bases, workspaces and toolkits, by name or digest."""
+
+    _what = "layers"
+
+    async def import_(
+        self,
+        name: str,
+        source: Source,
+        *,
+        kind: str,
+        at: Optional[str] = None,
+        owner: Optional[str] = "0:0",
+        progress: Optional[ProgressCallback] = None,
+    ) -> Layer:
+        """Imports a layer: ``kind`` is base, workspace or toolkit, ``at`` where it stands inside ("/work/project")."""
+        return await self._import(name, source, {"kind": kind, "at": at}, owner, progress)
+
+    async def verify(self, ref: str) -> Dict[str, Any]:
+        """Reads the whole layer and compares it with its digest. DataFault when it differs."""
+        return dict(await self._client._transport.json("POST", f"/v1/layers/{segment(ref)}/verify", {}) or {})
+
+
+async def _source_stream(
+    text: str, query: Mapping[str, Any], owner: Optional[str], progress: Optional[ProgressCallback]
+) -> AsyncIterator[bytes]:
+    path = text
+    if text.startswith(("oci:", "docker-archive:")):
+        scheme, path = text.split(":", 1)
+        query["format"] = "oci" if scheme == "oci" else "docker"  # type: ignore[index]
+    source = Path(path)
+    total = source.stat().st_size if source.is_file() else 0
+    if source.is_dir():
+        parts = tar_stream(source, owner=owner)
+    elif source.is_file():
+        parts = _file_parts(source)
+    else:
+        raise DSecError(f"no such file or directory: {path}", code="not_found")
+    done = 0
+    async for part in parts:
+        done += len(part)
+        if progress is not None:
+            progress(ImportProgress("send", done, total))
+        yield part
+
+
+async def _file_parts(source: Path) -> AsyncIterator[bytes]:
+    loop = asyncio.get_running_loop()
+    with open(source, "rb") as stream:
+        while True:
+            part = await loop.run_in_executor(None, stream.read, 1 << 18)
+            if not part:
+                return
+            yield part
