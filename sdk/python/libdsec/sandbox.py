@@ -147,8 +147,15 @@ class Sandbox:
         allow: Sequence[NetworkRule] = (),
         mode: Optional[str] = None,
     ) -> "Sandbox":
-        """Replaces what the sandbox may reach, at once; for the stages of a rollout."""
-        return await self._change("PATCH", "", {"network": network_json(rules or {}, allow, mode)})
+        """Replaces what the sandbox may reach, at once; for the stages of a rollout.
+
+        The mode is fixed at creation: a sandbox that was made with any
+        ``network_rules``, even ones that allow nothing, can be opened later.
+        """
+        network = {"services": [], "rules": [], **network_json(rules or {}, allow, mode)}
+        if mode is None:
+            del network["mode"]
+        return await self._change("PATCH", "", {"network": network})
 
     async def _change(self, method: str, tail: str, body: Mapping[str, Any]) -> "Sandbox":
         answer = await self._client._transport.json(method, self._path(tail), body)
@@ -253,7 +260,7 @@ class Sandbox:
         body = command_json(what, cwd=cwd, env=env, user=user, timeout=timeout, session=session)
         body["background"] = True
         if stdin:
-            body["open_stdin"] = True
+            body["stdin_open"] = True
         body["key"] = key or f"py-{uuid.uuid4().hex}"
         answer = await self._client._transport.json("POST", self._path("/exec"), body, repeatable=True)
         return Process(self, str(answer["exec_id"]))

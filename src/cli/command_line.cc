@@ -1,0 +1,373 @@
+// The command line of `dsec`: every verb, its options and its help. The only
+// file that knows CLI11.
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <functional>
+#include <optional>
+
+#include "cli/completion.h"
+#include "cli/main.h"
+#include "cli/verbs.h"
+
+namespace dsec::cli {
+namespace {
+
+using Action = std::function<int(Context&)>;
+
+class CommandLine {
+ public:
+  CommandLine() {
+    app_.name("dsec");
+    app_.require_subcommand(1);
+    app_.fallthrough(false);
+    app_.failure_message([](const CLI::App*, const CLI::Error& error) {
+      return std::string("dsec: ") + error.what() + "\n`dsec --help` and `dsec VERB --help` say what there is.\n";
+    });
+    app_.add_option("--url", global_.url, "Address of the server (DSEC_URL)");
+    app_.add_option("--context", global_.context, "Context of the configuration (DSEC_CONTEXT)");
+    app_.set_version_flag("--version", "dsec 0.1.0");
+    add_server_programs();
+    add_sandboxes();
+    add_commands();
+    add_files();
+    add_images();
+    add_administration();
+  }
+
+  int run(int argc, char** argv) {
+    if (argc > 1 && argv[1][0] != '-' && app_.get_subcommands([argv](const CLI::App* sub) { return sub->check_name(argv[1]); }).empty()) {
+      note(std::string("dsec: there is no verb \"") + argv[1] + "\"; `dsec --help` lists them");
+      return kUsage;
+    }
+    try {
+      app_.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+      const int code = app_.exit(error);
+      return code == 0 ? kOk : kUsage;
+    }
+    Context context(global_);
+    return action_ ? action_(context) : kUsage;
+  }
+
+  const CLI::App& app() const { return app_; }
+
+ private:
+  CLI::App* verb(const std::string& name, const std::string& description, Action action, CLI::App* parent = nullptr) {
+    CLI::App* sub = (parent ? parent : &app_)->add_subcommand(name, description);
+    sub->callback([this, action = std::move(action)] { action_ = action; });
+    return sub;
+  }
+  CLI::App* family(const std::string& name, const std::string& description) {
+    CLI::App* sub = app_.add_subcommand(name, description);
+    sub->require_subcommand(1);
+    return sub;
+  }
+  static void add_listing(CLI::App* sub, ListingOptions& options) {
+    sub->add_flag("--json", options.json, "Whole objects, as JSON");
+    sub->add_flag("-q,--quiet", options.quiet, "Names only");
+    sub->add_flag("-l,--long", options.wide, "All columns");
+    sub->add_option("--format", options.format, "A line for each item, as '{id} {labels.job}'");
+  }
+  void add_spec(CLI::App* sub, SpecOptions& o) {
+    sub->add_option("--image", o.image, "Image to start from, as `dsec image ls` lists them");
+    sub->add_option("--base", o.base, "Base layer, in place of --image");
+    sub->add_option("--workspace", o.workspace, "Workspace layer");
+    sub->add_option("--toolkit", o.toolkits, "Toolkit layer; can be given again")->expected(1)->take_all()->allow_extra_args(false);
+    sub->add_option("--name", o.name, "Name, unique among the project's live sandboxes");
+    sub->add_option("--label", o.labels, "NAME=VALUE; can be given again")->allow_extra_args(false);
+    sub->add_option("--memory", o.memory, "Memory limit (512m, 4g)");
+    sub->add_option("--cpus", o.cpus, "CPU limit in cores (0.5)");
+    sub->add_option("--disk", o.disk, "Limit of what is written (4g)");
+    sub->add_option("--max-processes", o.max_processes, "Limit of processes and threads");
+    sub->add_option("--idle", o.idle, "Ends after this time without a request (15m)");
+    sub->add_option("--max-lifetime", o.max_lifetime, "Ends after this time, whatever it does (2h)");
+    sub->add_option("--network", o.network, "none or proxy")->check(CLI::IsMember({"none", "proxy", "device"}));
+    sub->add_option("--service", o.services, "Service that may be reached, as `dsec service ls` lists them; implies --network proxy")->allow_extra_args(false);
+    sub->add_option("--allow", o.allow, "HOST[:PORT] or CIDR that may be reached; implies --network proxy")->allow_extra_args(false);
+    sub->add_option("--hostname", o.hostname, "Host name inside");
+    sub->add_option("--backend", o.backend, "container, microvm or fullvm");
+    sub->add_option("--priority", o.priority, "latency or batch")->check(CLI::IsMember({"latency", "batch"}));
+    sub->add_flag("--no-new-privs", o.no_new_privs, "Setuid programs gain nothing");
+  }
+  void add_command(CLI::App* sub, CommandOptions& o) {
+    sub->add_flag("-i,--interactive", o.interactive, "Standard input goes to the command");
+    sub->add_flag("-t,--tty", o.tty, "In a terminal");
+    sub->add_flag("-d,--detach", o.detach, "Start it and print its id");
+    sub->add_option("-e,--env", o.env, "NAME=VALUE, or NAME to take the value from here; can be given again")->allow_extra_args(false);
+    sub->add_option("-u,--user", o.user, "User inside (name, uid, uid:gid)");
+    sub->add_option("-w,--workdir", o.workdir, "Working directory inside");
+    sub->add_option("--timeout", o.timeout, "Kills the command after this time (90s); exit code 124");
+    sub->add_flag("--shell", o.shell, "The command is a shell line");
+    sub->add_option("command", o.command, "Command, behind --")->expected(-1);
+    sub->positionals_at_end(true);
+  }
+
+  void add_server_programs();
+  void add_sandboxes();
+  void add_commands();
+  void add_files();
+  void add_images();
+  void add_administration();
+
+  CLI::App app_{"DSec: sandboxes for agents. Run a server with `dsec serve`; everything else speaks to one."};
+  GlobalOptions global_;
+  Action action_;
+
+  // What the flags write to. One line of a verb is one process: they are shared where they mean the same.
+  RunOptions run_;
+  CommandOptions exec_;
+  SpecOptions create_;
+  ListOptions ps_;
+  ListingOptions listing_;
+  ImportVerbOptions import_;
+  ServiceAddOptions service_;
+  std::vector<std::string> refs_;
+  std::string ref_, exec_id_, text_, second_, user_, owner_, signal_ = "TERM", wait_, selector_;
+  bool json_ = false, follow_ = false, recursive_ = false, parents_ = false, interactive_ = false, dry_run_ = false;
+};
+
+void CommandLine::add_server_programs() {
+  // Run by the program itself before this command line is looked at; here for --help and completion.
+  verb("serve", "Run everything in one process tree on this machine", [](Context&) { return static_cast<int>(kUsage); });
+  CLI::App* doctor = verb("doctor", "What this host can do, what is missing, how to mend it", [this](Context& c) { return doctor_verb(c, json_); });
+  doctor->add_flag("--json", json_, "As JSON");
+}
+
+void CommandLine::add_sandboxes() {
+  CLI::App* create = verb("create", "Make a sandbox and print its id", [this](Context& c) { return create_verb(c, create_, wait_, json_); });
+  add_spec(create, create_);
+  create->add_option("-e,--env", create_.env, "NAME=VALUE for every command; can be given again")->allow_extra_args(false);
+  create->add_option("-u,--user", create_.user, "Default user of commands");
+  create->add_option("--wait", wait_, "How long to wait until it runs (default 2m, 0 not at all)");
+  create->add_flag("--json", json_, "The whole object");
+
+  CLI::App* ps = verb("ps", "List sandboxes", [this](Context& c) { return ps_verb(c, ps_); });
+  ps->alias("ls");
+  add_listing(ps, ps_.listing);
+  ps->add_flag("-a,--all", ps_.all, "Ended ones too");
+  ps->add_option("-s,--selector", ps_.selector, "Labels, as job=j1,stage!=eval");
+  ps->add_option("--state", ps_.state, "Only those in this state");
+
+  CLI::App* inspect = verb("inspect", "Everything about sandboxes, as JSON", [this](Context& c) { return inspect_verb(c, refs_, text_); });
+  inspect->add_option("sandbox", refs_, "Id, unique id prefix or name")->required();
+  inspect->add_option("--format", text_, "As '{id} {state}'");
+
+  CLI::App* stats = verb("stats", "CPU, memory and processes of sandboxes", [this](Context& c) { return stats_verb(c, refs_, listing_); });
+  stats->add_option("sandbox", refs_, "Default: all that run");
+  add_listing(stats, listing_);
+
+  CLI::App* kill = verb("kill", "Send a signal to a command, or to all that run", [this](Context& c) { return kill_verb(c, ref_, exec_id_, signal_); });
+  kill->add_option("sandbox", ref_)->required();
+  kill->add_option("exec", exec_id_, "Command, as `dsec execs` lists them");
+  kill->add_option("-s,--signal", signal_, "Name or number (default TERM)");
+
+  CLI::App* wait = verb("wait", "Wait for the end of sandboxes and print the cause, or of a command and print its exit code",
+                        [this](Context& c) { return wait_verb(c, refs_, exec_id_); });
+  wait->add_option("sandbox", refs_)->required();
+  wait->add_option("--exec", exec_id_, "A command of the sandbox");
+
+  CLI::App* stop = verb("stop", "End sandboxes", [this](Context& c) { return stop_verb(c, refs_, selector_, false); });
+  CLI::App* rm = verb("rm", "End sandboxes and forget them", [this](Context& c) { return stop_verb(c, refs_, selector_, true); });
+  for (CLI::App* sub : {stop, rm}) {
+    sub->add_option("sandbox", refs_);
+    sub->add_option("-s,--selector", selector_, "All with these labels");
+  }
+  for (const char* action : {"pause", "resume"}) {
+    CLI::App* sub = verb(action, std::string(action) == "pause" ? "Freeze sandboxes" : "Thaw sandboxes",
+                         [this, action](Context& c) { return state_verb(c, refs_, action); });
+    sub->add_option("sandbox", refs_)->required();
+  }
+  CLI::App* events = verb("events", "What happens", [this](Context& c) { return events_verb(c, ref_, follow_, json_); });
+  events->add_option("sandbox", ref_, "Only of this one");
+  events->add_flag("-f,--follow", follow_, "Go on as it happens");
+  events->add_flag("--json", json_, "A JSON object a line");
+}
+
+void CommandLine::add_commands() {
+  CLI::App* run = verb("run", "Make a sandbox and run a command in it", [this](Context& c) { return run_verb(c, run_); });
+  add_spec(run, run_.spec);
+  add_command(run, run_.command);
+  run->add_flag("--rm", run_.remove, "End the sandbox afterwards");
+  run->add_option("--wait", run_.wait, "How long to wait until it runs (default 2m)");
+
+  CLI::App* exec = verb("exec", "Run a command in a sandbox", [this](Context& c) { return exec_verb(c, ref_, exec_); });
+  exec->add_option("sandbox", ref_)->required();
+  add_command(exec, exec_);
+  exec->add_option("--session", exec_.session, "Shell session that keeps directory and variables");
+
+  CLI::App* shell = verb("shell", "An interactive shell in a sandbox", [this](Context& c) { return shell_verb(c, ref_, exec_); });
+  shell->add_option("sandbox", ref_)->required();
+  shell->add_option("-u,--user", exec_.user, "User inside");
+  shell->add_option("-w,--workdir", exec_.workdir, "Working directory inside");
+  shell->add_option("-e,--env", exec_.env, "NAME=VALUE; can be given again")->allow_extra_args(false);
+
+  CLI::App* attach = verb("attach", "Join a running command; Ctrl-C leaves it running", [this](Context& c) { return attach_verb(c, ref_, exec_id_, interactive_); });
+  attach->add_option("sandbox", ref_)->required();
+  attach->add_option("exec", exec_id_, "Default: the only one that runs");
+  attach->add_flag("-i,--interactive", interactive_, "Standard input goes to it");
+
+  CLI::App* logs = verb("logs", "What commands have printed", [this](Context& c) { return logs_verb(c, ref_, exec_id_, follow_); });
+  logs->add_option("sandbox", ref_)->required();
+  logs->add_option("exec", exec_id_, "Default: all, one after the other");
+  logs->add_flag("-f,--follow", follow_, "Go on as it comes");
+
+  CLI::App* execs = verb("execs", "List the commands of a sandbox", [this](Context& c) { return execs_verb(c, ref_, listing_); });
+  execs->add_option("sandbox", ref_)->required();
+  add_listing(execs, listing_);
+
+  CLI::App* forward = verb("port-forward", "Serve HTTP ports of a sandbox on this machine", [this](Context& c) {
+    return port_forward_verb(c, ref_, refs_, text_.empty() ? "127.0.0.1" : text_);
+  });
+  forward->add_option("sandbox", ref_)->required();
+  forward->add_option("port", refs_, "PORT, LOCAL:PORT or :PORT")->required();
+  forward->add_option("--address", text_, "Local IPv4 address (default 127.0.0.1)");
+}
+
+void CommandLine::add_files() {
+  CLI::App* cp = verb("cp", "Copy files and directories into or out of a sandbox: ID:/path names what is inside",
+                      [this](Context& c) { return cp_verb(c, text_, second_, user_, owner_); });
+  cp->add_option("from", text_)->required();
+  cp->add_option("to", second_)->required();
+  cp->add_option("-u,--user", user_, "Acts as this user inside");
+  cp->add_option("--owner", owner_, "UID:GID for what a directory brings in");
+
+  CLI::App* fs = family("fs", "Files of a sandbox");
+  CLI::App* ls = verb("ls", "List a directory", [this](Context& c) { return fs_ls_verb(c, ref_, text_.empty() ? "/" : text_, recursive_, user_, listing_); }, fs);
+  ls->add_option("sandbox", ref_)->required();
+  ls->add_option("path", text_);
+  ls->add_flag("-R,--recursive", recursive_);
+  add_listing(ls, listing_);
+  CLI::App* cat = verb("cat", "Print a file", [this](Context& c) { return fs_cat_verb(c, ref_, text_, user_); }, fs);
+  CLI::App* rm = verb("rm", "Remove a file or directory", [this](Context& c) { return fs_rm_verb(c, ref_, text_, recursive_, user_); }, fs);
+  rm->add_flag("-r,--recursive", recursive_, "With everything below");
+  CLI::App* mkdir = verb("mkdir", "Make a directory", [this](Context& c) { return fs_mkdir_verb(c, ref_, text_, parents_, user_); }, fs);
+  mkdir->add_flag("-p,--parents", parents_, "And what is missing above; it may be there already");
+  for (CLI::App* sub : {cat, rm, mkdir}) {
+    sub->add_option("sandbox", ref_)->required();
+    sub->add_option("path", text_)->required();
+  }
+  for (CLI::App* sub : {ls, cat, rm, mkdir}) sub->add_option("-u,--user", user_, "Acts as this user inside");
+}
+
+void CommandLine::add_images() {
+  for (const bool layers : {false, true}) {
+    const std::string collection = layers ? "layers" : "images";
+    CLI::App* parent = layers ? family("layer", "Layers: bases, workspaces and toolkits") : family("image", "Images: what sandboxes start from");
+    CLI::App* add = verb("import", layers ? "Import a layer" : "Import a base image", [this, collection](Context& c) {
+      import_.collection = collection;
+      return import_verb(c, import_);
+    }, parent);
+    add->add_option("name", import_.name, "NAME:TAG to import it as")->required();
+    add->add_option("source", import_.source,
+                    "Directory, tar (plain, gz, zst, xz; - for standard input), oci:PATH, docker-archive:PATH, docker://REF or debian:SUITE[,PACKAGE...]")
+        ->required();
+    if (layers) {
+      add->add_option("--kind", import_.kind, "base, workspace or toolkit")->required()->check(CLI::IsMember({"base", "workspace", "toolkit"}));
+      add->add_option("--at", import_.at, "Where it stands inside (/work/project)");
+    }
+    add->add_option("--owner", import_.owner, "UID:GID in place of a directory's own owners (0:0)");
+    add->add_flag("-q,--quiet", import_.quiet, "Print the digest only");
+    add->add_flag("--json", import_.json, "The whole record");
+    CLI::App* ls = verb("ls", "List them", [this, collection](Context& c) { return catalogue_ls_verb(c, collection, listing_); }, parent);
+    add_listing(ls, listing_);
+    CLI::App* inspect = verb("inspect", "Everything about one, as JSON", [this, collection](Context& c) { return catalogue_inspect_verb(c, collection, ref_); }, parent);
+    inspect->add_option("ref", ref_, "Name or digest")->required();
+    CLI::App* rm = verb("rm", "Remove them", [this, collection](Context& c) { return catalogue_rm_verb(c, collection, refs_); }, parent);
+    rm->add_option("ref", refs_, "Names or digests")->required();
+    if (layers) {
+      CLI::App* verify = verb("verify", "Compare the stored bytes with the digest", [this](Context& c) { return layer_verify_verb(c, refs_); }, parent);
+      verify->add_option("ref", refs_, "Names or digests")->required();
+    }
+  }
+}
+
+void CommandLine::add_administration() {
+  CLI::App* login = verb("login", "Remember a server and a key", [this](Context&) {
+    return login_verb(text_.empty() ? "default" : text_, ref_.empty() ? "http://127.0.0.1:7780" : ref_, second_);
+  });
+  login->add_option("url", ref_, "Address of the server (default http://127.0.0.1:7780)");
+  login->add_option("--name", text_, "Name of the context (default: default)");
+  login->add_option("--key", second_, "API key; without it, read from the terminal or standard input");
+
+  CLI::App* context = family("context", "Servers that are remembered");
+  CLI::App* context_ls = verb("ls", "List them", [this](Context&) { return context_ls_verb(listing_); }, context);
+  add_listing(context_ls, listing_);
+  CLI::App* use = verb("use", "Make one the current one", [this](Context&) { return context_use_verb(text_); }, context);
+  CLI::App* forget = verb("rm", "Forget one", [this](Context&) { return context_rm_verb(text_); }, context);
+  for (CLI::App* sub : {use, forget}) sub->add_option("name", text_)->required();
+
+  CLI::App* service = family("service", "Egress targets by name");
+  CLI::App* service_ls = verb("ls", "List them", [this](Context& c) { return service_ls_verb(c, listing_); }, service);
+  add_listing(service_ls, listing_);
+  CLI::App* add = verb("add", "Define one", [this](Context& c) { return service_add_verb(c, service_); }, service);
+  add->add_option("name", service_.name)->required();
+  add->add_option("--host", service_.hosts, "HOST[:PORT], *.HOST for every name below; can be given again")->required()->allow_extra_args(false);
+  add->add_option("--address", service_.addresses, "CIDR where the hosts may point although it is private")->allow_extra_args(false);
+  add->add_option("--via", service_.via, "HOST:PORT of a parent proxy");
+  add->add_option("-e,--env", service_.env, "NAME=VALUE set inside every sandbox that may use it")->allow_extra_args(false);
+  CLI::App* service_rm = verb("rm", "Remove them", [this](Context& c) { return service_rm_verb(c, refs_); }, service);
+  service_rm->add_option("name", refs_)->required();
+  CLI::App* detect = verb("detect", "Define those that the server's own package clients use", [this](Context& c) { return service_detect_verb(c, dry_run_, listing_); }, service);
+  detect->add_flag("--dry-run", dry_run_, "Show them only");
+  add_listing(detect, listing_);
+
+  CLI::App* project = family("project", "Projects");
+  for (const char* action : {"ls", "add", "rm"}) {
+    CLI::App* sub = verb(action, std::string(action) == "ls" ? "List them" : std::string(action) == "add" ? "Make one" : "Remove one",
+                         [this, action](Context& c) { return project_verb(c, action, text_, listing_); }, project);
+    if (std::string(action) == "ls") add_listing(sub, listing_);
+    else sub->add_option("name", text_)->required();
+  }
+  CLI::App* key = family("key", "API keys");
+  for (const char* action : {"ls", "add", "rm"}) {
+    CLI::App* sub = verb(action, std::string(action) == "ls" ? "List them" : std::string(action) == "add" ? "Make one and print it" : "Revoke one",
+                         [this, action](Context& c) { return key_verb(c, action, second_.empty() ? "default" : second_, text_, owner_.empty() ? "member" : owner_, listing_); }, key);
+    sub->add_option("--project", second_, "Default: default");
+    if (std::string(action) == "ls") add_listing(sub, listing_);
+    if (std::string(action) == "add") {
+      sub->add_option("--name", text_, "For people");
+      sub->add_option("--role", owner_, "viewer, member or admin (default member)")->check(CLI::IsMember({"viewer", "member", "admin"}));
+    }
+    if (std::string(action) == "rm") sub->add_option("id", text_)->required();
+  }
+  CLI::App* node = family("node", "Nodes");
+  CLI::App* node_ls = verb("ls", "List them", [this](Context& c) { return node_ls_verb(c, listing_); }, node);
+  add_listing(node_ls, listing_);
+  verb("whoami", "Project and role of the key in use", [](Context& c) { return whoami_verb(c); });
+  CLI::App* version = verb("version", "Version of this program", [this](Context& c) { return version_verb(c, json_); });
+  version->add_flag("--json", json_);
+  CLI::App* completion = verb("completion", "Completion script for a shell: eval \"$(dsec completion bash)\"", [this](Context&) {
+    const auto script = completion_script(text_, verb_tree());
+    if (!script.ok()) return fail(script.error(), kUsage);
+    print(*script);
+    return static_cast<int>(kOk);
+  });
+  completion->add_option("shell", text_, "bash, zsh or fish")->required();
+}
+
+VerbNode node_of(const CLI::App* app) {
+  VerbNode node;
+  node.name = app->get_name();
+  node.description = app->get_description();
+  for (const CLI::Option* option : app->get_options()) {
+    for (const std::string& name : option->get_lnames()) node.flags.push_back("--" + name);
+    for (const std::string& name : option->get_snames()) node.flags.push_back("-" + name);
+    if (option->get_positional() && !option->nonpositional()) node.arguments.push_back(option->get_name(true));
+  }
+  for (const CLI::App* sub : app->get_subcommands({})) node.verbs.push_back(node_of(sub));
+  return node;
+}
+
+}  // namespace
+
+VerbNode verb_tree() {
+  const CommandLine line;
+  return node_of(&line.app());
+}
+
+int main(int argc, char** argv) {
+  ::signal(SIGPIPE, SIG_IGN);
+  return CommandLine().run(argc, argv);
+}
+
+}  // namespace dsec::cli
