@@ -1,0 +1,130 @@
+// What every Store keeps to, on a file and in memory.
+#include "store/store.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <functional>
+
+#include "store/sqlite_store.h"
+#include "sys/file.h"
+
+namespace dsec::contract {
+namespace {
+
+struct StoreCase {
+  std::string name;
+  bool on_disk = false;
+};
+
+class StoreContract : public ::testing::TestWithParam<StoreCase> {
+ protected:
+  void SetUp() override {
+    ASSERT_NE(::mkdtemp(directory_), nullptr);
+    auto opened = store::open_sqlite_store(GetParam().on_disk ? std::string(directory_) + "/db" : ":memory:");
+    ASSERT_TRUE(opened.ok()) << opened.error().message();
+    store_ = std::move(*opened);
+  }
+  void TearDown() override {
+    store_.reset();
+    (void)sys::remove_tree_at(AT_FDCWD, directory_);
+  }
+  static store::Ref ref(const std::string& name, const std::string& layer) {
+    return {.project = "default", .kind = store::RefKind::kImage, .name = name, .tag = "1", .layers = {layer}, .created_at_ms = 5};
+  }
+
+  char directory_[32] = "/tmp/dsec-store-XXXXXX";
+  std::unique_ptr<store::Store> store_;
+};
+
+TEST_P(StoreContract, IsEmptyAtFirst) {
+  EXPECT_TRUE(store_->keys()->empty());
+  EXPECT_TRUE(store_->refs()->empty());
+  EXPECT_TRUE(store_->services()->empty());
+  EXPECT_TRUE(store_->history("default", 10, 0)->empty());
+}
+
+TEST_P(StoreContract, ReplacesAKeyByItsId) {
+  store::ApiKey key{.id = "key_a", .project = "default", .name = "one", .role = model::Role::kAdmin, .hash = "00", .created_at_ms = 1};
+  ASSERT_TRUE(store_->put_key(key).ok());
+  key.revoked_at_ms = 9;
+
+  ASSERT_TRUE(store_->put_key(key).ok());
+
+  const auto keys = store_->keys();
+  ASSERT_EQ(keys->size(), 1u);
+  EXPECT_EQ((*keys)[0].revoked_at_ms, 9);
+  EXPECT_EQ((*keys)[0].role, model::Role::kAdmin);
+}
+
+TEST_P(StoreContract, ReplacesARefAndRemovesItOnce) {
+  ASSERT_TRUE(store_->put_ref(ref("a", "sha256:1")).ok());
+  ASSERT_TRUE(store_->put_ref(ref("a", "sha256:2")).ok());
+
+  ASSERT_EQ(store_->refs()->size(), 1u);
+  EXPECT_EQ((*store_->refs())[0].layers, std::vector<std::string>{"sha256:2"});
+  EXPECT_TRUE(*store_->remove_ref("default", store::RefKind::kImage, "a", "1"));
+  EXPECT_FALSE(*store_->remove_ref("default", store::RefKind::kImage, "a", "1"));
+}
+
+TEST_P(StoreContract, KeepsRefsOfTwoKindsApart) {
+  store::Ref toolkit = ref("a", "sha256:2");
+  toolkit.kind = store::RefKind::kToolkit;
+  ASSERT_TRUE(store_->put_ref(ref("a", "sha256:1")).ok());
+  ASSERT_TRUE(store_->put_ref(toolkit).ok());
+
+  EXPECT_EQ(store_->refs()->size(), 2u);
+}
+
+TEST_P(StoreContract, KeepsTextAsItIs) {
+  const std::string odd = "quote ' \" ; -- \n \xe6\x97\xa5";
+  ASSERT_TRUE(store_->put_project({.name = odd, .parent = "", .created_at_ms = 1}).ok());
+
+  const auto projects = store_->projects();
+
+  bool found = false;
+  for (const auto& project : *projects) found = found || project.name == odd;
+  EXPECT_TRUE(found);
+}
+
+TEST_P(StoreContract, ReplacesAServiceAndRemovesItOnce) {
+  model::ServiceDefinition service{.name = "local", .hosts = {{.host = "example.org", .port = 443}}};
+  ASSERT_TRUE(store_->put_service(service).ok());
+  service.hosts[0].port = 80;
+  ASSERT_TRUE(store_->put_service(service).ok());
+
+  ASSERT_EQ(store_->services()->size(), 1u);
+  EXPECT_EQ((*store_->services())[0], service);
+  EXPECT_TRUE(*store_->remove_service("local"));
+  EXPECT_FALSE(*store_->remove_service("local"));
+}
+
+TEST_P(StoreContract, TellsHistoryNewestFirstBoundedAndOnce) {
+  std::vector<model::Sandbox> ended;
+  for (int i = 1; i <= 5; ++i) {
+    model::Sandbox sandbox;
+    sandbox.id = "sandbox" + std::to_string(i);
+    sandbox.project = "default";
+    sandbox.state = model::SandboxState::kEnded;
+    sandbox.cause = model::EndCause::kUser;
+    sandbox.ended_at_ms = i * 100;
+    ended.push_back(sandbox);
+  }
+  ASSERT_TRUE(store_->append_history(ended).ok());
+  ASSERT_TRUE(store_->append_history(ended).ok());
+
+  const auto first = store_->history("default", 2, 0);
+  const auto next = store_->history("default", 10, (*first)[1].ended_at_ms);
+
+  ASSERT_EQ(first->size(), 2u);
+  EXPECT_EQ((*first)[0].id, "sandbox5");
+  EXPECT_EQ(next->size(), 3u);
+  EXPECT_TRUE(store_->history("other", 10, 0)->empty());
+}
+
+INSTANTIATE_TEST_SUITE_P(All, StoreContract, ::testing::Values(StoreCase{"file", true}, StoreCase{"memory", false}),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace dsec::contract
