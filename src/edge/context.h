@@ -1,0 +1,59 @@
+// What the objects of an edge share: made by Edge, borrowed by all.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "base/clock.h"
+#include "base/random.h"
+#include "edge/wal.h"
+#include "edge/wal_records.h"
+#include "sys/worker_pool.h"
+
+namespace dsec::edge {
+
+
+inline std::int64_t unix_ms(WallTime time) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count();
+}
+
+struct Limits {
+  std::size_t max_live = 4096;
+  std::uint64_t memory_commit_mb = 0;  // sum of the sandboxes' limits; 0 = no bound
+  std::size_t max_ended = 2000;        // remembered after their end
+  Duration keep_ended = std::chrono::hours(1);
+  Duration keep_keys = std::chrono::hours(24);
+  std::size_t max_execs = 10000;       // remembered, in each sandbox
+  std::size_t max_running_execs = 512; // at once, in each sandbox
+  std::uint64_t spool_bytes = 1ULL << 30;       // for each sandbox
+  std::size_t inline_output_bytes = 512 << 10;  // of finished commands in memory, for each sandbox
+  Duration launch_deadline = std::chrono::seconds(30);
+  Duration ready_deadline = std::chrono::seconds(120);
+  Duration destroy_deadline = std::chrono::seconds(20);
+  Duration channel_deadline = std::chrono::seconds(5);  // a lost channel is back by then, or the sandbox is over
+  Duration drain_grace = std::chrono::milliseconds(200);
+  Duration kill_grace = std::chrono::seconds(5);
+};
+
+struct Context {
+  boost::asio::io_context& io;
+  const Clock& clock;
+  Random& random;
+  Wal* wal;  // set once the log is open
+  sys::WorkerPool& launches;  // launch and destroy: milliseconds each
+  sys::WorkerPool& calls;     // short calls: operations, usage, spool reads
+  const Limits& limits;
+  std::string sandbox_directory;  // <data>/edge/sandboxes
+  std::string scratch;            // of agent channels
+  std::uint64_t epoch = 0;
+
+  std::int64_t now_ms() const { return unix_ms(clock.wall_now()); }
+  template <typename Record>
+  Result<std::uint64_t> log(WalType type, const Record& record) {
+    return wal->append(static_cast<std::uint8_t>(type), encode(record));
+  }
+};
+
+}  // namespace dsec::edge

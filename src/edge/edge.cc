@@ -1,0 +1,378 @@
+#include "edge/edge.h"
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/json.hpp>
+#include <fmt/format.h>
+#include <openssl/sha.h>
+
+#include "base/encoding.h"
+#include "base/fail_point.h"
+#include "base/log.h"
+#include "edge/handlers/handlers.h"
+#include "edge/service_detect.h"
+#include "model/json.h"
+#include "model/selector.h"
+#include "net/blocking.h"
+
+namespace dsec::edge {
+
+using model::SandboxState;
+
+namespace {
+
+constexpr std::size_t kEventsKept = 8192;
+
+std::string spec_fingerprint(const model::SandboxSpec& spec, const std::vector<std::string>& digests) {
+  std::string text = boost::json::serialize(model::to_json(spec));
+  for (const std::string& digest : digests) text += "\n" + digest;
+  std::string digest(SHA256_DIGEST_LENGTH, '\0');
+  SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(), reinterpret_cast<unsigned char*>(digest.data()));
+  return digest;
+}
+
+std::string key_name(const std::string& project, const std::string& key) { return project + '\0' + key; }
+
+}  // namespace
+
+Edge::Edge(Parts parts, Options options)
+    : parts_(std::move(parts)),
+      options_(std::move(options)),
+      launches_(std::make_unique<sys::WorkerPool>(sys::WorkerPool::Options{.name = "edge-launch", .threads = 8, .queue_limit = 8192})),
+      calls_(std::make_unique<sys::WorkerPool>(sys::WorkerPool::Options{.name = "edge-calls", .threads = 4, .queue_limit = 16384})),
+      context_{.io = parts_.io,
+               .clock = parts_.clock,
+               .random = parts_.random,
+               .wal = nullptr,
+               .launches = *launches_,
+               .calls = *calls_,
+               .limits = options_.limits,
+               .sandbox_directory = options_.data_directory + "/edge/sandboxes"} {
+  egress_ = std::make_unique<EgressProxy>(parts_.io, parts_.resolver, parts_.clock, EgressProxy::Options{}, [this](const EgressEvent& event) {
+    if (event.kind == EgressEvent::Kind::kClosed) return;
+    const auto found = by_id_.find(event.sandbox_id);
+    if (found == by_id_.end()) return;
+    found->second->note_event(event.allowed ? "egress_allowed" : "egress_refused",
+                              fmt::format("{} {}:{}: {}", to_string(event.kind), event.host, event.port, event.reason));
+  });
+}
+
+Edge::~Edge() {
+  for (const auto& [id, sandbox] : by_id_) sandbox->let_go();
+  // Jobs in flight hold sandboxes, which refer to this object.
+  launches_.reset();
+  calls_.reset();
+}
+
+void Edge::insert(std::shared_ptr<LiveSandbox> sandbox) {
+  by_time_[{sandbox->view().created_at_ms, sandbox->id()}] = sandbox.get();
+  by_id_[sandbox->id()] = std::move(sandbox);
+}
+
+Result<void> Edge::admit(const model::SandboxSpec& spec) const {
+  const Limits& limits = options_.limits;
+  if (stopping_) return Error(ErrorCode::kUnavailable, "the node is stopping");
+  if (live_ >= limits.max_live) return Error(ErrorCode::kExhausted, fmt::format("the node runs {} sandboxes, its limit", live_));
+  const auto memory = static_cast<std::uint64_t>(spec.resources.memory_mb);
+  if (limits.memory_commit_mb > 0 && memory_committed_mb_ + memory > limits.memory_commit_mb)
+    return Error(ErrorCode::kExhausted, fmt::format("memory: {} MiB of {} MiB are promised, {} MiB more do not fit", memory_committed_mb_,
+                                                    limits.memory_commit_mb, memory));
+  return {};
+}
+
+asio::awaitable<Result<model::Sandbox>> Edge::create(CreateCommand command) {
+  model::SandboxSpec& spec = command.spec;
+  DSEC_CO_TRY(model::validate(spec));
+  const auto backend = parts_.backends.find(spec.backend);
+  if (backend == parts_.backends.end())
+    co_return Error(ErrorCode::kUnsupported, "backend: \"" + spec.backend + "\" is not there on this node");
+  if (spec.lifetime.on_timeout == model::OnTimeout::kPause)
+    co_return Error(ErrorCode::kUnsupported, "lifetime.on_timeout: this version cannot pause sandboxes");
+  if (spec.network.mode == model::NetworkMode::kDevice)
+    co_return Error(ErrorCode::kUnsupported, "network.mode: this version has no network devices; use proxy");
+
+  std::vector<std::string> digests;
+  for (const model::LayerRecord& layer : command.layers.layers) digests.push_back(layer.digest);
+  const std::string print = spec_fingerprint(spec, digests);
+  const Instant by = context_.clock.now() + command.wait;
+  if (!command.idempotency_key.empty()) {
+    const auto known = keys_.find(key_name(command.principal.project, command.idempotency_key));
+    if (known != keys_.end() && context_.now_ms() - known->second.at_ms < std::chrono::duration_cast<std::chrono::milliseconds>(options_.limits.keep_keys).count()) {
+      if (known->second.fingerprint != print)
+        co_return Error(ErrorCode::kConflict, "the idempotency key belongs to another create: nothing was made");
+      const auto found = by_id_.find(known->second.sandbox_id);
+      if (found == by_id_.end())
+        co_return Error(ErrorCode::kConflict, "the sandbox of this idempotency key, " + known->second.sandbox_id + ", has ended and was forgotten");
+      const std::shared_ptr<LiveSandbox> sandbox = found->second;
+      co_await wait_for_start(sandbox, std::make_shared<bool>(true), by);
+      co_return sandbox->view();
+    }
+  }
+  DSEC_CO_TRY(admit(spec));
+  if (!spec.name.empty() && names_.contains({command.principal.project, spec.name}))
+    co_return Error(ErrorCode::kConflict, "name: \"" + spec.name + "\" is taken by a live sandbox");
+  if (spec.network.mode == model::NetworkMode::kProxy) {
+    std::vector<model::ServiceDefinition> named;
+    for (const model::ServiceDefinition& service : services_)
+      if (std::find(spec.network.services.begin(), spec.network.services.end(), service.name) != spec.network.services.end())
+        named.push_back(service);
+    DSEC_CO_TRY(EgressPolicy::create(spec.network, named));
+  }
+
+  AcceptedRecord accepted{.id = seal_->seal({.unit = options_.unit,
+                                             .node = options_.node_number,
+                                             .epoch = static_cast<std::uint32_t>(context_.epoch),
+                                             .counter = ++counter_}),
+                          .project = command.principal.project,
+                          .spec = spec,
+                          .layer_digests = std::move(digests),
+                          .config = command.layers.config,
+                          .idempotency_key = command.idempotency_key,
+                          .fingerprint = print,
+                          .secret = context_.random.bytes(32),
+                          .created_at_ms = context_.now_ms()};
+  Result<std::uint64_t> logged = context_.log(WalType::kAccepted, accepted);
+  if (!logged.ok()) co_return std::move(logged).error();
+  DSEC_CO_TRY(fail_point("edge.accepted"));
+  ++creates_;
+
+  // The commit and the launch go on side by side; the answer waits for both.
+  const auto committed = std::make_shared<bool>(false);
+  const auto sandbox = std::make_shared<LiveSandbox>(context_, *this, std::move(accepted), options_.node);
+  insert(sandbox);
+  ++live_;
+  memory_committed_mb_ += static_cast<std::uint64_t>(spec.resources.memory_mb);
+  if (!spec.name.empty()) names_[{sandbox->project(), spec.name}] = sandbox->id();
+  if (!command.idempotency_key.empty())
+    keys_[key_name(sandbox->project(), command.idempotency_key)] = {sandbox->id(), print, sandbox->view().created_at_ms};
+  wal_->commit(*logged, [io = &parts_.io, sandbox, committed](Result<void> outcome) {
+    asio::post(*io, [sandbox, committed, outcome = std::move(outcome)] {
+      *committed = true;
+      if (!outcome.ok()) sandbox->begin_end(model::EndCause::kStartFailed, outcome.error().message());
+      sandbox->changed().notify();
+    });
+  });
+  sandbox->note_event("accepted", "");
+  asio::co_spawn(parts_.io, [sandbox] { return sandbox->launch(); }, asio::detached);
+
+  co_await wait_for_start(sandbox, committed, by);
+  if (sandbox->over() && sandbox->view().started_at_ms == 0) {
+    ++create_failures_;
+    const model::Sandbox& view = sandbox->view();
+    const ErrorCode code = view.cause == model::EndCause::kPressure ? ErrorCode::kExhausted
+                           : view.cause == model::EndCause::kUser   ? ErrorCode::kConflict
+                           : view.cause == model::EndCause::kExit   ? ErrorCode::kInvalidArgument
+                                                                    : ErrorCode::kUnavailable;
+    co_return Error(code, fmt::format("sandbox {} did not start: {}", view.id, view.end_detail));
+  }
+  co_return sandbox->view();
+}
+
+asio::awaitable<void> Edge::wait_for_start(std::shared_ptr<LiveSandbox> sandbox, std::shared_ptr<bool> committed, Instant by) {
+  while ((sandbox->state() == SandboxState::kStarting || !*committed) && context_.clock.now() < by) co_await sandbox->changed().wait(by);
+}
+
+Result<SandboxPage> Edge::list(const model::Principal& principal, const ListQuery& query) const {
+  DSEC_ASSIGN(const model::Selector selector, model::Selector::parse(query.selector));
+  std::optional<SandboxState> state;
+  if (!query.state.empty() && query.state != "all") {
+    DSEC_ASSIGN(state, model::parse_sandbox_state(query.state));
+  }
+  if (query.limit == 0 || query.limit > 1000) return invalid_argument("limit: must be between 1 and 1000");
+  auto at = by_time_.begin();
+  if (!query.cursor.empty()) {
+    Result<std::string> cursor = from_base32(query.cursor);
+    const auto colon = cursor.ok() ? cursor->find(':') : std::string::npos;
+    if (colon == std::string::npos) return invalid_argument("cursor: not one of this listing");
+    at = by_time_.upper_bound({std::strtoll(cursor->c_str(), nullptr, 10), cursor->substr(colon + 1)});
+  }
+  SandboxPage page;
+  const LiveSandbox* last = nullptr;
+  for (; at != by_time_.end(); ++at) {
+    const LiveSandbox& sandbox = *at->second;
+    if (sandbox.project() != principal.project) continue;
+    if (state ? sandbox.state() != *state : query.state.empty() && sandbox.state() == SandboxState::kEnded) continue;
+    if (!selector.matches(sandbox.view().spec.labels)) continue;
+    if (page.items.size() == query.limit) {
+      page.next_cursor = to_base32(fmt::format("{}:{}", last->view().created_at_ms, last->id()));
+      break;
+    }
+    page.items.push_back(sandbox.view());
+    last = &sandbox;
+  }
+  return page;
+}
+
+Result<std::shared_ptr<LiveSandbox>> Edge::find(const model::Principal& principal, const std::string& ref) const {
+  if (const auto exact = by_id_.find(ref); exact != by_id_.end() && exact->second->project() == principal.project) return exact->second;
+  if (const auto named = names_.find({principal.project, ref}); named != names_.end()) return by_id_.at(named->second);
+  // The name of one that has ended means the newest of that name.
+  std::shared_ptr<LiveSandbox> found;
+  if (ref.size() >= 4) {
+    for (auto at = by_id_.lower_bound(ref); at != by_id_.end() && at->first.starts_with(ref); ++at) {
+      if (at->second->project() != principal.project) continue;
+      if (found) return Error(ErrorCode::kConflict, "\"" + ref + "\" is the beginning of more than one sandbox id");
+      found = at->second;
+    }
+  }
+  if (found) return found;
+  for (auto at = ended_.rbegin(); at != ended_.rend(); ++at) {
+    const auto sandbox = by_id_.find(*at);
+    if (sandbox != by_id_.end() && sandbox->second->project() == principal.project && sandbox->second->view().spec.name == ref && !ref.empty())
+      return sandbox->second;
+  }
+  return Error(ErrorCode::kNotFound, "there is no sandbox \"" + ref.substr(0, 64) + "\"");
+}
+
+asio::awaitable<void> Edge::serve(net::Exchange& exchange, model::Principal principal, std::string ref, std::vector<std::string> rest) {
+  Result<std::shared_ptr<LiveSandbox>> sandbox = find(principal, ref);
+  Result<void> outcome;
+  if (sandbox.ok()) {
+    const LiveSandbox::Use use(*sandbox);
+    (*sandbox)->touch();
+    outcome = co_await route(exchange, *sandbox, std::move(rest));
+  } else {
+    outcome = std::move(sandbox).error();
+  }
+  if (!outcome.ok() && !exchange.answered()) {
+    if (Result<void> answered = co_await exchange.respond(net::error_response(outcome.error())); !answered.ok())
+      log_debug("an answer was not taken", {{"why", answered.error().message()}});
+  }
+}
+
+asio::awaitable<Result<void>> Edge::route(net::Exchange& exchange, std::shared_ptr<LiveSandbox> sandbox, std::vector<std::string> rest) {
+  if (rest.empty()) co_return co_await handlers::sandbox(exchange, std::move(sandbox));
+  const std::string& area = rest[0];
+  if (area == "exec") {
+    if (rest.size() == 1 && exchange.request().method == "POST") ++execs_;
+    co_return co_await handlers::exec(exchange, std::move(sandbox), std::move(rest));
+  }
+  if (area == "sessions") co_return co_await handlers::sessions(exchange, std::move(sandbox), std::move(rest));
+  if (area == "files") co_return co_await handlers::files(exchange, std::move(sandbox), std::move(rest));
+  if (area == "ports") co_return co_await handlers::port_path(exchange, std::move(sandbox), std::move(rest));
+  if (area == "stats" && rest.size() == 1) co_return co_await handlers::stats(exchange, std::move(sandbox));
+  if (area == "events" && rest.size() == 1) co_return co_await handlers::events(exchange, std::move(sandbox));
+  co_return Error(ErrorCode::kNotFound, "there is nothing at this path");
+}
+
+asio::awaitable<void> Edge::serve_port_host(net::Exchange& exchange, std::string sandbox_id, std::uint16_t port) {
+  const auto found = by_id_.find(sandbox_id);
+  Result<void> outcome;
+  if (found == by_id_.end()) {
+    outcome = Error(ErrorCode::kNotFound, "there is no such sandbox");
+  } else {
+    const LiveSandbox::Use use(found->second);
+    outcome = co_await handlers::port_host(exchange, found->second, port);
+  }
+  if (!outcome.ok() && !exchange.answered()) {
+    if (Result<void> answered = co_await exchange.respond(net::error_response(outcome.error())); !answered.ok())
+      log_debug("an answer was not taken", {{"why", answered.error().message()}});
+  }
+}
+
+void Edge::publish(SandboxEvent& event) {
+  event.sequence = next_event_++;
+  events_.push_back(event);
+  if (events_.size() > kEventsKept) events_.pop_front();
+  events_changed_.notify();
+}
+
+asio::awaitable<std::vector<SandboxEvent>> Edge::events(std::string project, std::uint64_t after, Instant by) {
+  std::vector<SandboxEvent> out;
+  while (true) {
+    auto at = events_.begin();
+    if (!events_.empty() && after >= events_.front().sequence)
+      at += static_cast<std::ptrdiff_t>(std::min<std::uint64_t>(after + 1 - events_.front().sequence, events_.size()));
+    for (; at != events_.end() && out.size() < 256; ++at)
+      if (project.empty() || at->project == project) out.push_back(*at);
+    if (!out.empty() || context_.clock.now() >= by || stopping_) co_return out;
+    if (!events_.empty()) after = events_.back().sequence;
+    co_await events_changed_.wait(by);
+  }
+}
+
+void Edge::on_sandbox_changed(LiveSandbox& sandbox) {
+  if (sandbox.state() != SandboxState::kEnded) {
+    if (sandbox.running() && policies_.contains(sandbox.id())) {
+      Result<EgressPolicy> policy = policy_of(sandbox);
+      if (policy.ok()) {
+        policies_[sandbox.id()] = *policy;
+        if (Result<void> updated = egress_->update(sandbox.id(), std::move(policy).value()); !updated.ok())
+          log_warning("a network policy was not updated", {{"sandbox", sandbox.id()}, {"why", updated.error().message()}});
+      }
+    }
+    return;
+  }
+  --live_;
+  memory_committed_mb_ -= static_cast<std::uint64_t>(sandbox.view().spec.resources.memory_mb);
+  const auto named = names_.find({sandbox.project(), sandbox.view().spec.name});
+  if (named != names_.end() && named->second == sandbox.id()) names_.erase(named);
+  ended_.push_back(sandbox.id());
+  while (ended_.size() > options_.limits.max_ended) {
+    const std::string oldest = std::move(ended_.front());
+    ended_.pop_front();
+    forget(oldest);
+  }
+}
+
+void Edge::forget(const std::string& id) {
+  const auto found = by_id_.find(id);
+  if (found == by_id_.end()) return;
+  const std::shared_ptr<LiveSandbox> sandbox = found->second;
+  if (Result<std::uint64_t> logged = context_.log(WalType::kForgotten, ForgottenRecord{.id = id}); !logged.ok())
+    log_warning("a sandbox is not forgotten in the log", {{"sandbox", id}, {"why", logged.error().message()}});
+  by_time_.erase({sandbox->view().created_at_ms, id});
+  by_id_.erase(found);
+  sandbox->spool().remove();
+}
+
+bool Edge::uses_layer(const std::string& digest) const {
+  for (const auto& [id, sandbox] : by_id_) {
+    const std::vector<std::string>& digests = sandbox->view().layer_digests;
+    if (sandbox->state() != SandboxState::kEnded && std::find(digests.begin(), digests.end(), digest) != digests.end()) return true;
+  }
+  return false;
+}
+
+asio::awaitable<Result<DetectedServices>> Edge::detect_services() {
+  co_return co_await net::on_pool(*calls_, []() -> Result<DetectedServices> {
+    NodeClientRunner runner;
+    ServiceDetection found = edge::detect_services(runner, node_surroundings());
+    return DetectedServices{std::move(found.services), std::move(found.notes)};
+  });
+}
+
+std::string Edge::node_json() const {
+  std::size_t running = 0, starting = 0, ending = 0, execs = 0;
+  for (const auto& [id, sandbox] : by_id_) {
+    running += sandbox->state() == SandboxState::kRunning;
+    starting += sandbox->state() == SandboxState::kStarting;
+    ending += sandbox->state() == SandboxState::kEnding;
+    execs += sandbox->running_execs();
+  }
+  boost::json::object backends;
+  for (const auto& [name, backend] : parts_.backends) {
+    const backend::Capabilities has = backend->capabilities();
+    boost::json::object entry{{"available", has.available}};
+    if (!has.reason.empty()) entry["reason"] = has.reason;
+    boost::json::array notes;
+    for (const std::string& note : has.notes) notes.emplace_back(note);
+    entry["notes"] = std::move(notes);
+    backends[name] = std::move(entry);
+  }
+  return boost::json::serialize(boost::json::object{
+      {"name", options_.node},
+      {"epoch", context_.epoch},
+      {"recovered", recovered_},
+      {"sandboxes", boost::json::object{{"live", live_}, {"running", running}, {"starting", starting}, {"ending", ending}, {"remembered", ended_.size()}}},
+      {"limits", boost::json::object{{"sandboxes", options_.limits.max_live}, {"memory_mb", options_.limits.memory_commit_mb}}},
+      {"memory_committed_mb", memory_committed_mb_},
+      {"running_execs", execs},
+      {"counters", boost::json::object{{"creates", creates_}, {"create_failures", create_failures_}, {"execs", execs_}}},
+      {"log_bytes", wal_->bytes()},
+      {"upper", parts_.uppers.describe()},
+      {"backends", std::move(backends)},
+  });
+}
+
+}  // namespace dsec::edge

@@ -1,0 +1,167 @@
+// Edge: the owner of the sandboxes of one node.
+//
+// One event loop, one thread: every method is called on it and none blocks,
+// but open(). The log is the truth; a process that dies at any moment finds the
+// same sandboxes again (edge_recovery.cc).
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "backend/backend.h"
+#include "edge/context.h"
+#include "edge/egress_proxy.h"
+#include "edge/live_sandbox.h"
+#include "edge/upper_pool.h"
+#include "image/layer_store.h"
+#include "model/principal.h"
+#include "model/sandbox_id.h"
+#include "model/service.h"
+#include "net/exchange.h"
+
+namespace dsec::edge {
+
+struct CreateCommand {
+  model::Principal principal;
+  model::SandboxSpec spec;
+  model::ResolvedLayers layers;
+  std::string idempotency_key;  // "" = none
+  Duration wait = std::chrono::seconds(30);
+};
+
+struct ListQuery {
+  std::string selector;
+  std::string state;  // "" = every state but ended; "all"; or one state
+  std::size_t limit = 100;
+  std::string cursor;
+};
+
+struct SandboxPage {
+  std::vector<model::Sandbox> items;
+  std::string next_cursor;
+};
+
+struct DetectedServices {
+  std::vector<model::ServiceDefinition> services;
+  std::vector<std::string> notes;
+};
+
+class Edge final : public SandboxOwner {
+ public:
+  struct Options {
+    std::string data_directory;  // the node's; the edge's own is edge/ below it
+    std::string node = "local";
+    std::uint16_t unit = 0;
+    std::uint16_t node_number = 0;
+    Limits limits;
+  };
+  // All outlive the edge. `layers` is nullptr where no backend needs any (fakes).
+  struct Parts {
+    boost::asio::io_context& io;
+    const Clock& clock;
+    Random& random;
+    std::map<std::string, backend::Backend*> backends;
+    image::LayerStore* layers = nullptr;
+    UpperPools& uppers;
+    EgressResolver& resolver;
+  };
+
+  // Reads the log. Blocks; before the loop runs.
+  static Result<std::unique_ptr<Edge>> open(Parts parts, Options options);
+  ~Edge() override;
+
+  // Takes up every live sandbox again and removes what belongs to none. Requests
+  // may be served meanwhile. Starts the housekeeping.
+  asio::awaitable<void> recover();
+  enum class Sandboxes { kKeep, kStop };
+  // Lets go of the sandboxes, or ends them. Afterwards the loop has no work of the edge.
+  asio::awaitable<void> stop(Sandboxes sandboxes);
+
+  asio::awaitable<Result<model::Sandbox>> create(CreateCommand command);
+  Result<SandboxPage> list(const model::Principal& principal, const ListQuery& query) const;
+  asio::awaitable<void> serve(net::Exchange& exchange, model::Principal principal, std::string ref, std::vector<std::string> rest);
+  asio::awaitable<void> serve_port_host(net::Exchange& exchange, std::string sandbox_id, std::uint16_t port);
+  void set_services(std::vector<model::ServiceDefinition> services);
+  asio::awaitable<Result<DetectedServices>> detect_services();
+  std::string node_json() const;
+
+  // Everything that happens to sandboxes of a project ("" = all), from `after` on,
+  // as far as it is remembered. Waits until there is something, or until `by`.
+  asio::awaitable<std::vector<SandboxEvent>> events(std::string project, std::uint64_t after, Instant by);
+  std::uint64_t last_event() const { return next_event_ - 1; }
+  // Digests that sandboxes which are not over are made of.
+  bool uses_layer(const std::string& digest) const;
+
+  Result<std::shared_ptr<LiveSandbox>> find(const model::Principal& principal, const std::string& ref) const;
+  Context& context() { return context_; }
+
+ private:
+  Edge(Parts parts, Options options);
+
+  Result<Launched> launch_blocking(const AcceptedRecord& accepted, Deadline deadline) override;
+  void publish(SandboxEvent& event) override;
+  void on_sandbox_changed(LiveSandbox& sandbox) override;
+  asio::awaitable<Result<void>> connect_network(std::shared_ptr<LiveSandbox> sandbox) override;
+  void disconnect_network(LiveSandbox& sandbox) override;
+  std::map<std::string, std::string> network_environment(const LiveSandbox& sandbox) const override;
+  Result<void> remove_upper(const std::string& sandbox_id, const std::string& upper_record) override;
+
+  Result<void> replay(std::uint8_t type, std::string_view body);
+  Result<void> finish_replay();
+  Result<void> admit(const model::SandboxSpec& spec) const;
+  void insert(std::shared_ptr<LiveSandbox> sandbox);
+  void forget(const std::string& id);
+  asio::awaitable<void> wait_for_start(std::shared_ptr<LiveSandbox> sandbox, std::shared_ptr<bool> committed, Instant by);
+  asio::awaitable<void> keep_house();
+  asio::awaitable<void> compact_log();
+  Result<EgressPolicy> policy_of(const LiveSandbox& sandbox) const;
+  asio::awaitable<Result<void>> route(net::Exchange& exchange, std::shared_ptr<LiveSandbox> sandbox, std::vector<std::string> rest);
+
+  struct KnownKey {
+    std::string sandbox_id;
+    std::string fingerprint;
+    std::int64_t at_ms = 0;
+  };
+
+  Parts parts_;
+  const Options options_;
+  std::unique_ptr<Wal> wal_;
+  std::unique_ptr<sys::WorkerPool> launches_;
+  std::unique_ptr<sys::WorkerPool> calls_;
+  std::unique_ptr<model::SandboxIdSeal> seal_;
+  Context context_;
+  std::unique_ptr<EgressProxy> egress_;
+  std::vector<model::ServiceDefinition> services_;
+  std::map<std::string, EgressPolicy> policies_;  // by sandbox, mode proxy
+
+  std::map<std::string, std::shared_ptr<LiveSandbox>> by_id_;
+  std::map<std::pair<std::int64_t, std::string>, LiveSandbox*> by_time_;
+  std::map<std::pair<std::string, std::string>, std::string> names_;  // (project, name) of live ones
+  std::unordered_map<std::string, KnownKey> keys_;                    // project NUL key
+  std::deque<std::string> ended_;                                     // oldest end first
+  std::size_t live_ = 0;
+  std::uint64_t memory_committed_mb_ = 0;
+  std::uint64_t counter_ = 0;
+  std::string boot_id_;
+  std::string last_boot_id_;  // of the log
+  std::uint64_t creates_ = 0;
+  std::uint64_t create_failures_ = 0;
+  std::uint64_t execs_ = 0;
+
+  std::deque<SandboxEvent> events_;
+  std::uint64_t next_event_ = 1;
+  Notifier events_changed_;
+  bool recovered_ = false;
+  bool stopping_ = false;
+  bool house_open_ = false;
+  Notifier house_;
+};
+
+}  // namespace dsec::edge

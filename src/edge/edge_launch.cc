@@ -1,0 +1,127 @@
+// What a launch and an end need from the node: layers, writable layer, network.
+
+#include <algorithm>
+
+#include "base/fail_point.h"
+#include "base/log.h"
+#include "edge/edge.h"
+#include "edge/file_transfer.h"
+#include "net/blocking.h"
+
+namespace dsec::edge {
+
+namespace {
+
+constexpr auto kCertificateDeadline = std::chrono::seconds(10);
+
+asio::awaitable<Result<void>> write_file(std::shared_ptr<LiveSandbox> sandbox, std::string path, std::string bytes) {
+  const Instant by = sandbox->context().clock.now() + kCertificateDeadline;
+  DSEC_CO_ASSIGN(const std::unique_ptr<FileTransfer> transfer,
+                 FileTransfer::begin(sandbox, {.verb = protocol::FileVerb::kWrite, .path = std::move(path), .mode = 0644, .parents = true}));
+  for (std::size_t at = 0; at < bytes.size(); at += protocol::kDataChunk) {
+    const std::string_view part = std::string_view(bytes).substr(at, protocol::kDataChunk);
+    DSEC_CO_TRY(co_await transfer->send_data(part, at + part.size() == bytes.size(), by));
+  }
+  DSEC_CO_TRY(co_await transfer->next_reply(by));
+  co_return Result<void>();
+}
+
+}  // namespace
+
+Result<Launched> Edge::launch_blocking(const AcceptedRecord& accepted, Deadline deadline) {
+  backend::Backend& backend = *parts_.backends.at(accepted.spec.backend);
+  const model::Resources& resources = accepted.spec.resources;
+  backend::Rootfs rootfs;
+  if (parts_.layers != nullptr) {
+    for (const std::string& digest : accepted.layer_digests) {
+      DSEC_ASSIGN(const int fd, parts_.layers->mount(digest).within("mount layer " + digest));
+      rootfs.layers.push_back({digest, fd});
+    }
+  }
+  DSEC_TRY(fail_point("edge.upper"));
+  DSEC_ASSIGN(const UpperLayer upper, parts_.uppers.create(accepted.id, static_cast<std::uint64_t>(resources.disk_mb) << 20,
+                                                           static_cast<std::uint64_t>(resources.memory_mb) << 20));
+  rootfs.upper = upper.layer();
+  backend::LaunchSpec spec;
+  spec.id = accepted.id;
+  spec.hostname = accepted.spec.hostname.empty() ? accepted.id.substr(0, 12) : accepted.spec.hostname;
+  spec.resources = resources;
+  spec.priority = accepted.spec.priority;
+  spec.no_new_privs = accepted.spec.no_new_privs;
+
+  Launched out;
+  Result<std::unique_ptr<backend::Instance>> launched = backend.launch(spec, rootfs, deadline);
+  Result<void> step = launched.ok() ? Result<void>() : Result<void>(std::move(launched).error());
+  if (step.ok()) {
+    out.instance = std::move(launched).value();
+    out.record = {.id = accepted.id, .backend_record = out.instance->record(), .upper_record = upper.directory ? "disk" : ""};
+    Result<sys::Fd> agent = out.instance->dial_agent(deadline);
+    if (agent.ok()) {
+      out.agent = std::move(agent).value();
+      return out;
+    }
+    step = std::move(agent).within("reach the agent").error();
+    if (Result<void> destroyed = out.instance->destroy(Deadline::in(options_.limits.destroy_deadline)); !destroyed.ok())
+      log_error("a sandbox that did not start is not removed", {{"sandbox", accepted.id}, {"why", destroyed.error().message()}});
+  }
+  if (Result<void> removed = parts_.uppers.remove(accepted.id); !removed.ok())
+    log_error("a writable layer is not removed", {{"sandbox", accepted.id}, {"why", removed.error().message()}});
+  return std::move(step).error();
+}
+
+Result<void> Edge::remove_upper(const std::string& sandbox_id, const std::string&) { return parts_.uppers.remove(sandbox_id); }
+
+Result<EgressPolicy> Edge::policy_of(const LiveSandbox& sandbox) const {
+  const model::Network& network = sandbox.view().spec.network;
+  std::vector<model::ServiceDefinition> named;
+  for (const model::ServiceDefinition& service : services_)
+    if (std::find(network.services.begin(), network.services.end(), service.name) != network.services.end()) named.push_back(service);
+  return EgressPolicy::create(network, named);
+}
+
+asio::awaitable<Result<void>> Edge::connect_network(std::shared_ptr<LiveSandbox> sandbox) {
+  if (sandbox->view().spec.network.mode != model::NetworkMode::kProxy) co_return Result<void>();
+  DSEC_CO_ASSIGN(EgressPolicy policy, policy_of(*sandbox));
+  const std::shared_ptr<backend::Instance> instance = sandbox->instance();
+  DSEC_CO_ASSIGN(std::vector<sys::Fd> listeners,
+                 co_await net::on_pool(*calls_, [instance] { return instance->listen_loopback(egress_listeners()); }));
+  policies_[sandbox->id()] = policy;
+  std::string certificates;
+  for (const model::ServiceDefinition& service : policy.services()) certificates += service.ca_certificates;
+  DSEC_CO_TRY(egress_->serve(sandbox->id(), std::move(listeners), std::move(policy)));
+  if (!certificates.empty() && sandbox->channel_open())
+    DSEC_CO_TRY(co_await write_file(sandbox, model::kServiceCaPath, std::move(certificates)));
+  co_return Result<void>();
+}
+
+void Edge::disconnect_network(LiveSandbox& sandbox) {
+  if (policies_.erase(sandbox.id()) > 0) egress_->stop(sandbox.id());
+}
+
+std::map<std::string, std::string> Edge::network_environment(const LiveSandbox& sandbox) const {
+  const auto policy = policies_.find(sandbox.id());
+  return policy == policies_.end() ? std::map<std::string, std::string>() : egress_environment(policy->second);
+}
+
+void Edge::set_services(std::vector<model::ServiceDefinition> services) {
+  services_ = std::move(services);
+  for (auto& [id, policy] : policies_) {
+    const auto found = by_id_.find(id);
+    if (found == by_id_.end()) continue;
+    Result<EgressPolicy> fresh = policy_of(*found->second);
+    if (!fresh.ok()) {
+      // A service that it names is gone: what it named is not allowed any more.
+      model::Network network = found->second->view().spec.network;
+      std::erase_if(network.services, [this](const std::string& name) {
+        return std::none_of(services_.begin(), services_.end(), [&](const model::ServiceDefinition& s) { return s.name == name; });
+      });
+      fresh = EgressPolicy::create(network, services_);
+      if (!fresh.ok()) fresh = EgressPolicy();
+    }
+    policy = *fresh;
+    if (Result<void> updated = egress_->update(id, std::move(fresh).value()); !updated.ok())
+      log_warning("a network policy was not updated", {{"sandbox", id}, {"why", updated.error().message()}});
+  }
+}
+
+}  // namespace dsec::edge

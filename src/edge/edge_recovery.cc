@@ -1,0 +1,276 @@
+// Start and stop of an edge: the log is replayed, live sandboxes are taken up
+// again, and what a crash left between two records is removed.
+//
+// The order matters. First every record is read. Then each sandbox that is not
+// over is adopted by its backend record; the host says whether it still runs.
+// Then the backends sweep what no live record names: launches that were cut
+// before their record was written. Ended sandboxes keep their cause.
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+
+#include <set>
+
+#include "base/fail_point.h"
+#include "base/log.h"
+#include "edge/edge.h"
+#include "net/blocking.h"
+#include "sys/file.h"
+
+namespace dsec::edge {
+
+using model::SandboxState;
+
+namespace {
+
+constexpr auto kHousePeriod = std::chrono::seconds(1);
+
+Result<model::SandboxIdSeal::Key> seal_key(const std::string& path, Random& random) {
+  Result<std::string> text = sys::read_file(path, 64);
+  if (!text.ok()) {
+    if (text.error().error_number() != ENOENT) return std::move(text).error();
+    text = random.bytes(16);
+    DSEC_TRY(sys::replace_file(path, *text, 0600));
+  }
+  model::SandboxIdSeal::Key key;
+  if (text->size() != key.size()) return Error(ErrorCode::kDataFault, path + " is not a key of 16 bytes");
+  std::copy(text->begin(), text->end(), key.begin());
+  return key;
+}
+
+// What a compaction keeps: nothing of forgotten sandboxes but a young idempotency
+// key, one edge start, and no results of commands whose sandbox has ended by request.
+class LiveRecords final : public Wal::Filter {
+ public:
+  LiveRecords(std::int64_t now_ms, std::int64_t keep_keys_ms) : oldest_key_ms_(now_ms - keep_keys_ms) {}
+
+  void note(std::uint8_t type, std::string_view body) override {
+    if (static_cast<WalType>(type) == WalType::kEdgeStart) {
+      ++starts_;
+      return;
+    }
+    if (static_cast<WalType>(type) != WalType::kForgotten) return;
+    if (Result<std::string> id = sandbox_of(body); id.ok()) forgotten_.insert(std::move(id).value());
+  }
+
+  bool keep(std::uint8_t type, std::string_view body) override {
+    if (static_cast<WalType>(type) == WalType::kEdgeStart) return --starts_ == 0;
+    const Result<std::string> id = sandbox_of(body);
+    if (!id.ok() || !forgotten_.contains(*id)) return true;
+    if (static_cast<WalType>(type) == WalType::kForgotten) return keyed_.contains(*id);
+    if (static_cast<WalType>(type) != WalType::kAccepted) return false;
+    const Result<AcceptedRecord> accepted = decode_record<AcceptedRecord>(body);
+    if (!accepted.ok() || accepted->idempotency_key.empty() || accepted->created_at_ms < oldest_key_ms_) return false;
+    keyed_.insert(*id);
+    return true;
+  }
+
+ private:
+  const std::int64_t oldest_key_ms_;
+  std::size_t starts_ = 0;
+  std::set<std::string> forgotten_;
+  std::set<std::string> keyed_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Edge>> Edge::open(Parts parts, Options options) {
+  DSEC_TRY(sys::make_directories(options.data_directory + "/edge/sandboxes", 0700));
+  std::unique_ptr<Edge> edge(new Edge(std::move(parts), std::move(options)));
+  DSEC_ASSIGN(const model::SandboxIdSeal::Key key, seal_key(edge->options_.data_directory + "/edge/seal.key", edge->parts_.random));
+  edge->seal_ = std::make_unique<model::SandboxIdSeal>(key, 0);
+  DSEC_ASSIGN(std::string boot, sys::read_file("/proc/sys/kernel/random/boot_id", 64));
+  while (!boot.empty() && boot.back() == '\n') boot.pop_back();
+  edge->boot_id_ = std::move(boot);
+  DSEC_ASSIGN(edge->wal_, Wal::open({.directory = edge->options_.data_directory + "/edge/wal"},
+                                    [log = edge.get()](std::uint8_t type, std::string_view body) { return log->replay(type, body); })
+                              .within("read the edge log"));
+  edge->context_.wal = edge->wal_.get();
+  DSEC_TRY(edge->finish_replay());
+  ++edge->context_.epoch;
+  DSEC_TRY(edge->context_.log(WalType::kEdgeStart, EdgeStartRecord{.epoch = edge->context_.epoch,
+                                                                   .boot_id = edge->boot_id_,
+                                                                   .at_ms = edge->context_.now_ms()}));
+  return edge;
+}
+
+Result<void> Edge::replay(std::uint8_t type, std::string_view body) {
+  const auto kind = static_cast<WalType>(type);
+  if (kind == WalType::kEdgeStart) {
+    DSEC_ASSIGN(const EdgeStartRecord record, decode_record<EdgeStartRecord>(body));
+    context_.epoch = std::max(context_.epoch, record.epoch);
+    last_boot_id_ = record.boot_id;
+    return {};
+  }
+  if (kind == WalType::kAccepted) {
+    DSEC_ASSIGN(AcceptedRecord record, decode_record<AcceptedRecord>(body));
+    if (!record.idempotency_key.empty())
+      keys_[record.project + '\0' + record.idempotency_key] = {record.id, record.fingerprint, record.created_at_ms};
+    insert(std::make_shared<LiveSandbox>(context_, *this, std::move(record), options_.node));
+    return {};
+  }
+  DSEC_ASSIGN(const std::string id, sandbox_of(body));
+  const auto found = by_id_.find(id);
+  if (found == by_id_.end()) return {};  // its acceptance was compacted away: it is forgotten
+  LiveSandbox& sandbox = *found->second;
+  switch (kind) {
+    case WalType::kLaunched: {
+      DSEC_ASSIGN(const LaunchedRecord record, decode_record<LaunchedRecord>(body));
+      sandbox.restore_launched(record);
+      return {};
+    }
+    case WalType::kStarted: {
+      DSEC_ASSIGN(const StartedRecord record, decode_record<StartedRecord>(body));
+      sandbox.restore_started(record);
+      return {};
+    }
+    case WalType::kTransition: {
+      DSEC_ASSIGN(const TransitionRecord record, decode_record<TransitionRecord>(body));
+      sandbox.restore_transition(record);
+      return {};
+    }
+    case WalType::kPatched: {
+      DSEC_ASSIGN(const PatchedRecord record, decode_record<PatchedRecord>(body));
+      sandbox.restore_patched(record);
+      return {};
+    }
+    case WalType::kOpAccepted: {
+      DSEC_ASSIGN(const OpAcceptedRecord record, decode_record<OpAcceptedRecord>(body));
+      sandbox.restore_op(record);
+      return {};
+    }
+    case WalType::kOpFinished: {
+      DSEC_ASSIGN(OpFinishedRecord record, decode_record<OpFinishedRecord>(body));
+      sandbox.restore_result(std::move(record));
+      return {};
+    }
+    case WalType::kEnded: {
+      DSEC_ASSIGN(const EndedRecord record, decode_record<EndedRecord>(body));
+      sandbox.restore_ended(record);
+      ended_.push_back(id);
+      return {};
+    }
+    case WalType::kForgotten:
+      by_time_.erase({sandbox.view().created_at_ms, id});
+      std::erase(ended_, id);
+      by_id_.erase(found);
+      return {};
+    default: return Error(ErrorCode::kUnsupported, "a record of type " + std::to_string(type) + " is of a newer program");
+  }
+}
+
+Result<void> Edge::finish_replay() {
+  for (const auto& [id, sandbox] : by_id_) {
+    sandbox->restore_spool();
+    if (sandbox->state() == SandboxState::kEnded) continue;
+    ++live_;
+    memory_committed_mb_ += static_cast<std::uint64_t>(sandbox->view().spec.resources.memory_mb);
+    if (!sandbox->view().spec.name.empty()) names_[{sandbox->project(), sandbox->view().spec.name}] = id;
+  }
+  return {};
+}
+
+asio::awaitable<void> Edge::recover() {
+  const bool same_boot = last_boot_id_ == boot_id_;
+  std::vector<std::shared_ptr<LiveSandbox>> open;
+  for (const auto& [id, sandbox] : by_id_)
+    if (sandbox->state() != SandboxState::kEnded) open.push_back(sandbox);
+
+  std::vector<std::shared_ptr<backend::Instance>> adopted(open.size());
+  std::map<std::string, std::vector<std::string>> records;
+  std::vector<std::string> live;
+  for (std::size_t i = 0; i < open.size(); ++i) {
+    const std::shared_ptr<LiveSandbox>& sandbox = open[i];
+    const auto backend = parts_.backends.find(sandbox->view().spec.backend);
+    if (!same_boot || sandbox->backend_record().empty() || backend == parts_.backends.end()) continue;
+    Result<std::unique_ptr<backend::Instance>> instance = co_await net::on_pool(
+        *launches_, [adopter = backend->second, record = sandbox->backend_record()]() -> Result<std::unique_ptr<backend::Instance>> {
+          DSEC_TRY(fail_point("edge.adopt"));
+          return adopter->adopt(record);
+        });
+    if (!instance.ok()) {
+      log_info("a sandbox was not adopted", {{"sandbox", sandbox->id()}, {"why", instance.error().message()}});
+      continue;
+    }
+    adopted[i] = std::move(instance).value();
+    records[backend->first].push_back(sandbox->backend_record());
+    live.push_back(sandbox->id());
+  }
+  for (const auto& [name, backend] : parts_.backends) {
+    const Result<std::size_t> swept =
+        co_await net::on_pool(*launches_, [sweeper = backend, named = records[name]] { return sweeper->sweep(named); });
+    if (!swept.ok())
+      log_warning("left-overs of sandboxes were not removed", {{"backend", name}, {"why", swept.error().message()}});
+    else if (*swept > 0)
+      log_info("left-overs of sandboxes were removed", {{"backend", name}, {"count", std::to_string(*swept)}});
+  }
+  const Result<std::size_t> uppers = co_await net::on_pool(*launches_, [this, live] { return parts_.uppers.sweep(live); });
+  if (!uppers.ok()) log_warning("left-over writable layers were not removed", {{"why", uppers.error().message()}});
+
+  for (std::size_t i = 0; i < open.size(); ++i)
+    asio::co_spawn(
+        parts_.io, [sandbox = open[i], instance = adopted[i], same_boot] { return sandbox->readopt(instance, same_boot); }, asio::detached);
+  if (!open.empty())
+    log_info("sandboxes were taken up again", {{"live", std::to_string(live.size())}, {"lost", std::to_string(open.size() - live.size())}});
+  recovered_ = true;
+  house_open_ = true;
+  asio::co_spawn(parts_.io, [this] { return keep_house(); }, asio::detached);
+}
+
+asio::awaitable<void> Edge::keep_house() {
+  while (!stopping_) {
+    co_await house_.wait(context_.clock.now() + kHousePeriod);
+    if (stopping_) break;
+    std::vector<std::shared_ptr<LiveSandbox>> all;
+    all.reserve(by_id_.size());
+    for (const auto& [id, sandbox] : by_id_) all.push_back(sandbox);
+    for (const std::shared_ptr<LiveSandbox>& sandbox : all) sandbox->tick();
+
+    const std::int64_t now = context_.now_ms();
+    const auto keep = std::chrono::duration_cast<std::chrono::milliseconds>(options_.limits.keep_ended).count();
+    while (!ended_.empty()) {
+      const auto oldest = by_id_.find(ended_.front());
+      if (oldest != by_id_.end() && now - oldest->second->view().ended_at_ms < keep) break;
+      const std::string id = std::move(ended_.front());
+      ended_.pop_front();
+      forget(id);
+    }
+    const auto keep_keys = std::chrono::duration_cast<std::chrono::milliseconds>(options_.limits.keep_keys).count();
+    if (keys_.size() > 1024 && now % 60'000 < 1000) std::erase_if(keys_, [&](const auto& entry) { return now - entry.second.at_ms > keep_keys; });
+    if (wal_->wants_compaction()) co_await compact_log();
+  }
+  house_open_ = false;
+  house_.notify();
+}
+
+asio::awaitable<void> Edge::compact_log() {
+  const auto keep_keys = std::chrono::duration_cast<std::chrono::milliseconds>(options_.limits.keep_keys).count();
+  const Result<void> compacted = co_await net::on_pool(*calls_, [this, keep_keys, now = context_.now_ms()] {
+    LiveRecords filter(now, keep_keys);
+    return wal_->compact(filter);
+  });
+  if (!compacted.ok()) log_error("the edge log was not compacted", {{"why", compacted.error().message()}});
+}
+
+asio::awaitable<void> Edge::stop(Sandboxes sandboxes) {
+  stopping_ = true;
+  house_.notify();
+  events_changed_.notify();
+  std::vector<std::shared_ptr<LiveSandbox>> all;
+  for (const auto& [id, sandbox] : by_id_) all.push_back(sandbox);
+  if (sandboxes == Sandboxes::kStop) {
+    for (const std::shared_ptr<LiveSandbox>& sandbox : all) sandbox->begin_end(model::EndCause::kDrain, "the node was stopped");
+    for (const std::shared_ptr<LiveSandbox>& sandbox : all) {
+      const Instant by = context_.clock.now() + options_.limits.destroy_deadline;
+      while (sandbox->state() != SandboxState::kEnded && context_.clock.now() < by) co_await sandbox->changed().wait(by);
+    }
+  }
+  for (const std::shared_ptr<LiveSandbox>& sandbox : all) {
+    egress_->stop(sandbox->id());
+    sandbox->let_go();
+  }
+  const Instant by = context_.clock.now() + std::chrono::seconds(5);
+  while (house_open_ && context_.clock.now() < by) co_await house_.wait(by);
+}
+
+}  // namespace dsec::edge

@@ -1,0 +1,99 @@
+// GET, PATCH and DELETE of one sandbox; its stats and events.
+
+#include <boost/json.hpp>
+
+#include "edge/handlers/handlers.h"
+#include "edge/handlers/query.h"
+#include "model/json.h"
+#include "model/strict_object.h"
+#include "model/time_text.h"
+#include "net/blocking.h"
+
+namespace dsec::edge::handlers {
+
+namespace json = boost::json;
+
+namespace {
+
+constexpr std::size_t kPatchBody = 1 << 20;
+constexpr auto kDeleteWait = std::chrono::seconds(25);
+
+asio::awaitable<Result<void>> answer(net::Exchange& exchange, const LiveSandbox& sandbox, int status) {
+  co_return co_await exchange.respond(net::json_response(status, json::serialize(model::to_json(sandbox.view()))));
+}
+
+asio::awaitable<Result<void>> patch(net::Exchange& exchange, SandboxRef sandbox) {
+  DSEC_CO_ASSIGN(const std::string body, co_await exchange.read_body(kPatchBody));
+  DSEC_CO_ASSIGN(const json::value value, model::parse_json(body));
+  model::SandboxSpec spec = sandbox->view().spec;
+  model::StrictObject fields(value, "");
+  if (fields.has("labels")) spec.labels.clear();
+  fields.read("labels", spec.labels);
+  if (const json::value* lifetime = fields.take("lifetime")) DSEC_CO_TRY(model::merge_json(*lifetime, "lifetime", spec.lifetime));
+  if (const json::value* network = fields.take("network")) DSEC_CO_TRY(model::merge_json(*network, "network", spec.network));
+  DSEC_CO_TRY(fields.finish());
+  if (spec.network.mode != sandbox->view().spec.network.mode)
+    co_return Error(ErrorCode::kUnsupported, "network.mode: cannot change while the sandbox lives; its rules can");
+  if (spec.lifetime.on_timeout == model::OnTimeout::kPause)
+    co_return Error(ErrorCode::kUnsupported, "lifetime.on_timeout: this version cannot pause sandboxes");
+  DSEC_CO_TRY(model::validate(spec));
+  DSEC_CO_TRY(sandbox->patch(spec));
+  co_return co_await answer(exchange, *sandbox, 200);
+}
+
+asio::awaitable<Result<void>> remove(net::Exchange& exchange, SandboxRef sandbox) {
+  // The end goes on whether or not the caller waits for it.
+  sandbox->begin_end(model::EndCause::kUser, "");
+  const Instant by = sandbox->context().clock.now() + kDeleteWait;
+  while (sandbox->state() != model::SandboxState::kEnded && sandbox->context().clock.now() < by) co_await sandbox->changed().wait(by);
+  co_return co_await answer(exchange, *sandbox, sandbox->state() == model::SandboxState::kEnded ? 200 : 202);
+}
+
+}  // namespace
+
+asio::awaitable<Result<void>> sandbox(net::Exchange& exchange, SandboxRef sandbox) {
+  const std::string& method = exchange.request().method;
+  if (method == "GET") co_return co_await answer(exchange, *sandbox, 200);
+  if (method == "DELETE") co_return co_await remove(exchange, std::move(sandbox));
+  if (method == "PATCH") co_return co_await patch(exchange, std::move(sandbox));
+  co_return co_await exchange.respond(net::error_response(invalid_argument("this path takes GET, PATCH and DELETE"),
+                                                          {.status = 405, .headers = {{"Allow", "GET, PATCH, DELETE"}}}));
+}
+
+asio::awaitable<Result<void>> stats(net::Exchange& exchange, SandboxRef sandbox) {
+  const std::shared_ptr<backend::Instance> instance = sandbox->instance();
+  if (sandbox->over() || instance == nullptr) co_return Error(ErrorCode::kConflict, "the sandbox does not run");
+  DSEC_CO_ASSIGN(const backend::Usage usage, co_await net::on_pool(sandbox->context().calls, [instance] { return instance->usage(); }));
+  const model::Sandbox& view = sandbox->view();
+  const json::object out{
+      {"cpu_usec", usage.cpu_usec},
+      {"cpu_cores_limit", view.spec.resources.cpu_cores},
+      {"memory_bytes", usage.memory_bytes},
+      {"memory_peak_bytes", usage.memory_peak_bytes},
+      {"memory_limit_bytes", view.spec.resources.memory_mb << 20},
+      {"processes", usage.processes},
+      {"processes_limit", view.spec.resources.max_processes},
+      {"oom_kills", usage.oom_kills},
+      {"stalled_usec", usage.stalled_usec},
+      {"running_execs", sandbox->running_execs()},
+      {"output_bytes", sandbox->spool().bytes()},
+  };
+  co_return co_await exchange.respond(net::json_response(200, json::serialize(out)));
+}
+
+asio::awaitable<Result<void>> events(net::Exchange& exchange, SandboxRef sandbox) {
+  DSEC_CO_ASSIGN(const Query query, Query::parse(exchange.request(), {"after"}));
+  DSEC_CO_ASSIGN(const std::uint64_t after, query.number("after", 0));
+  json::array items;
+  for (const SandboxEvent& event : sandbox->events()) {
+    if (event.sequence <= after) continue;
+    items.push_back(json::object{{"sequence", event.sequence},
+                                 {"at", model::time_text(event.at_ms)},
+                                 {"sandbox", event.sandbox_id},
+                                 {"type", event.type},
+                                 {"detail", event.detail}});
+  }
+  co_return co_await exchange.respond(net::json_response(200, json::serialize(json::object{{"items", std::move(items)}})));
+}
+
+}  // namespace dsec::edge::handlers

@@ -1,0 +1,197 @@
+#include "edge/live_sandbox.h"
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+
+#include "base/log.h"
+#include "edge/file_transfer.h"
+
+namespace dsec::edge {
+
+using protocol::MessageType;
+
+namespace {
+constexpr std::size_t kEventsKept = 256;
+constexpr auto kPingPeriod = std::chrono::seconds(30);
+}  // namespace
+
+LiveSandbox::LiveSandbox(Context& context, SandboxOwner& owner, AcceptedRecord accepted, std::string node)
+    : context_(context),
+      owner_(owner),
+      accepted_(std::move(accepted)),
+      pidfd_(context.io),
+      spool_(context.sandbox_directory + "/" + accepted_.id, context.limits.spool_bytes),
+      last_activity_(context.clock.now()) {
+  sandbox_.id = accepted_.id;
+  sandbox_.project = accepted_.project;
+  sandbox_.node = std::move(node);
+  sandbox_.spec = accepted_.spec;
+  sandbox_.layer_digests = accepted_.layer_digests;
+  sandbox_.state = model::SandboxState::kStarting;
+  sandbox_.created_at_ms = accepted_.created_at_ms;
+}
+
+LiveSandbox::~LiveSandbox() = default;
+
+void LiveSandbox::note_event(std::string type, std::string detail) {
+  SandboxEvent event{.at_ms = context_.now_ms(), .sandbox_id = id(), .project = project(), .type = std::move(type), .detail = std::move(detail)};
+  owner_.publish(event);
+  events_.push_back(std::move(event));
+  if (events_.size() > kEventsKept) events_.pop_front();
+}
+
+void LiveSandbox::set_state(model::SandboxState state) {
+  if (sandbox_.state == state) return;
+  DSEC_CHECK(model::may_follow(sandbox_.state, state));
+  sandbox_.state = state;
+  note_event(std::string(model::to_string(state)),
+             state == model::SandboxState::kEnded || state == model::SandboxState::kEnding ? sandbox_.end_detail : std::string());
+  owner_.on_sandbox_changed(*this);
+  changed_.notify();
+}
+
+Result<void> LiveSandbox::patch(const model::SandboxSpec& spec) {
+  if (over()) return Error(ErrorCode::kConflict, "the sandbox has ended");
+  PatchedRecord record{.id = id(), .spec = spec, .expires_at_ms = sandbox_.expires_at_ms};
+  if (spec.lifetime.max_seconds != sandbox_.spec.lifetime.max_seconds)
+    record.expires_at_ms = spec.lifetime.max_seconds == 0 ? 0 : context_.now_ms() + spec.lifetime.max_seconds * 1000;
+  DSEC_TRY(context_.log(WalType::kPatched, record));
+  sandbox_.spec = spec;
+  sandbox_.expires_at_ms = record.expires_at_ms;
+  note_event("patched", "");
+  owner_.on_sandbox_changed(*this);
+  changed_.notify();
+  return {};
+}
+
+void LiveSandbox::tick() {
+  if (!running()) return;
+  const Instant now = context_.clock.now();
+  std::erase_if(lingering_, [](const std::shared_ptr<Exec>& exec) { return exec->let_go(); });
+
+  if (sandbox_.expires_at_ms != 0 && context_.now_ms() >= sandbox_.expires_at_ms)
+    return begin_end(model::EndCause::kTtl, "its lifetime of " + std::to_string(sandbox_.spec.lifetime.max_seconds) + " s has passed");
+  const std::size_t busy = running_execs_ - (start_exec_ != nullptr && !start_exec_->finished() ? 1 : 0);
+  const auto idle = std::chrono::seconds(sandbox_.spec.lifetime.idle_seconds);
+  if (idle.count() > 0 && uses_ == 0 && busy == 0 && now - last_activity_ >= idle)
+    return begin_end(model::EndCause::kIdle, "idle for " + std::to_string(idle.count()) + " s");
+
+  if (!channel_open() || now - last_ping_ < kPingPeriod) return;
+  if (ping_nonce_ != pong_nonce_) {
+    channel_->close();
+    on_channel_lost("no answer to a ping");
+    return;
+  }
+  last_ping_ = now;
+  send(MessageType::kPing, protocol::encode(protocol::Ping{.nonce = ++ping_nonce_}));
+}
+
+void LiveSandbox::send(MessageType type, std::string_view body, int fd, AgentChannel::Lane lane) {
+  if (channel_ != nullptr && channel_->open()) channel_->send(type, body, fd, lane);
+}
+
+void LiveSandbox::on_pong(const protocol::Ping& pong) { pong_nonce_ = pong.nonce; }
+
+void LiveSandbox::on_exec_started(const protocol::ExecStarted& message) {
+  if (const auto exec = find_exec(message.op_id)) exec->on_started(message);
+}
+void LiveSandbox::on_exec_failed(const protocol::ExecFailed& message) {
+  if (const auto exec = find_exec(message.op_id)) exec->on_failed(message);
+}
+void LiveSandbox::on_output(protocol::Output message) {
+  if (const auto exec = find_exec(message.op_id)) exec->on_output(message);
+}
+void LiveSandbox::on_exited(const protocol::Exited& message) {
+  if (const auto exec = find_exec(message.op_id)) exec->on_exited(message);
+}
+void LiveSandbox::on_stdin_ack(const protocol::StdinAck& message) {
+  if (const auto exec = find_exec(message.op_id)) exec->on_stdin_ack(message);
+}
+
+std::uint64_t LiveSandbox::add_transfer(FileTransfer& transfer) {
+  const std::uint64_t id = next_request_++;
+  transfers_[id] = &transfer;
+  return id;
+}
+void LiveSandbox::remove_transfer(std::uint64_t request_id) { transfers_.erase(request_id); }
+
+void LiveSandbox::on_file_reply(protocol::FileReply message) {
+  if (const auto found = transfers_.find(message.request_id); found != transfers_.end()) found->second->on_reply(std::move(message));
+}
+void LiveSandbox::on_file_data(protocol::FileData message) {
+  if (const auto found = transfers_.find(message.request_id); found != transfers_.end()) found->second->on_data(std::move(message));
+}
+void LiveSandbox::on_file_ack(const protocol::FileAck& message) {
+  if (const auto found = transfers_.find(message.request_id); found != transfers_.end()) found->second->on_ack(message);
+}
+
+void LiveSandbox::let_go() {
+  if (channel_ != nullptr) channel_->close();
+  boost::system::error_code ignored;
+  pidfd_.close(ignored);
+}
+
+void LiveSandbox::restore_launched(const LaunchedRecord& record) {
+  backend_record_ = record.backend_record;
+  upper_record_ = record.upper_record;
+}
+
+void LiveSandbox::restore_started(const StartedRecord& record) {
+  sandbox_.state = model::SandboxState::kRunning;
+  sandbox_.started_at_ms = record.at_ms;
+  sandbox_.expires_at_ms = record.expires_at_ms;
+}
+
+void LiveSandbox::restore_transition(const TransitionRecord& record) {
+  if (record.state != model::SandboxState::kEnding) return;
+  end_wanted_ = true;
+  end_cause_ = record.cause;
+  end_detail_ = record.detail;
+}
+
+void LiveSandbox::restore_patched(const PatchedRecord& record) {
+  sandbox_.spec = record.spec;
+  sandbox_.expires_at_ms = record.expires_at_ms;
+}
+
+void LiveSandbox::restore_ended(const EndedRecord& record) {
+  sandbox_.state = model::SandboxState::kEnded;
+  sandbox_.cause = record.cause;
+  sandbox_.end_detail = record.detail;
+  sandbox_.ended_at_ms = record.at_ms;
+}
+
+void LiveSandbox::restore_op(const OpAcceptedRecord& record) {
+  Result<ExecRequest> request = parse_exec_request(record.request);
+  if (!request.ok()) request = ExecRequest{.argv = {"?"}};
+  auto exec = std::make_shared<Exec>(*this, record.op_id, std::move(request).value());
+  exec->fingerprint = record.fingerprint;
+  exec->restartable = record.restartable;
+  exec->start_command = record.start_command;
+  exec->accepted(record.at_ms);
+  if (!record.key.empty()) exec_keys_[record.key] = record.op_id;
+  if (record.start_command) start_exec_ = exec;
+  exec_order_.push_back(record.op_id);
+  execs_[record.op_id] = std::move(exec);
+  ++running_execs_;
+}
+
+void LiveSandbox::restore_result(OpFinishedRecord record) { restored_results_.push_back(std::move(record)); }
+
+void LiveSandbox::restore_spool() {
+  const Result<void> recovered = spool_.recover([this](std::string_view op_id, std::uint8_t stream, OutputSpool::Chunk chunk) {
+    if (const auto exec = find_exec(std::string(op_id))) exec->restore_stream(stream).restore_chunk(chunk);
+  });
+  if (!recovered.ok()) log_error("stored output cannot be read", {{"sandbox", id()}, {"why", recovered.error().message()}});
+  // Results come behind the spool: their tails go on where it ends.
+  for (OpFinishedRecord& record : restored_results_) {
+    const auto exec = find_exec(record.op_id);
+    if (!exec || exec->finished()) continue;
+    inline_bytes_ += record.streams[0].tail.size() + record.streams[1].tail.size();
+    exec->restore(record);
+    --running_execs_;
+  }
+  std::vector<OpFinishedRecord>().swap(restored_results_);
+}
+
+}  // namespace dsec::edge

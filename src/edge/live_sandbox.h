@@ -1,0 +1,239 @@
+// LiveSandbox: one sandbox as its edge knows it, from acceptance until it is forgotten.
+//
+// Event loop only. Lifecycle operations (launch, adopt, end) are coroutines that
+// take turns in the mailbox; everything else (exec, files, ports) goes on beside
+// them and looks at the state. Each transition has a deadline, and each failed
+// one falls back to the end of the sandbox.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "backend/backend.h"
+#include "edge/agent_channel.h"
+#include "edge/context.h"
+#include "edge/exec.h"
+#include "edge/mailbox.h"
+#include "edge/output_spool.h"
+#include "edge/wal_records.h"
+#include "model/sandbox.h"
+
+namespace dsec::edge {
+
+class FileTransfer;
+
+struct SandboxEvent {
+  std::uint64_t sequence = 0;  // of the edge, growing
+  std::int64_t at_ms = 0;
+  std::string sandbox_id;
+  std::string project;
+  std::string type;    // "accepted", "running", "ending", "ended", "exec_started", "exec_finished", …
+  std::string detail;  // for people
+};
+
+struct Launched {
+  std::shared_ptr<backend::Instance> instance;
+  LaunchedRecord record;
+  sys::Fd agent;  // connected
+};
+
+// What a sandbox needs from its edge.
+class SandboxOwner {
+ public:
+  virtual ~SandboxOwner() = default;
+  // Layers, writable layer, backend, first connection. Any thread; blocks. After
+  // an error nothing is left of the sandbox.
+  virtual Result<Launched> launch_blocking(const AcceptedRecord& accepted, Deadline deadline) = 0;
+  virtual void publish(SandboxEvent& event) = 0;  // gives it its sequence
+  // The state or the end of a sandbox changed: indexes and totals follow.
+  virtual void on_sandbox_changed(class LiveSandbox& sandbox) = 0;
+  // Runs before the first command: listeners, policies. An error ends the sandbox.
+  virtual asio::awaitable<Result<void>> connect_network(std::shared_ptr<class LiveSandbox> sandbox) = 0;
+  virtual void disconnect_network(class LiveSandbox& sandbox) = 0;
+  virtual std::map<std::string, std::string> network_environment(const class LiveSandbox& sandbox) const = 0;
+  // The writable layer of an ended sandbox. Any thread.
+  virtual Result<void> remove_upper(const std::string& sandbox_id, const std::string& upper_record) = 0;
+};
+
+class LiveSandbox final : public std::enable_shared_from_this<LiveSandbox>, public AgentEvents {
+ public:
+  LiveSandbox(Context& context, SandboxOwner& owner, AcceptedRecord accepted, std::string node);
+  ~LiveSandbox() override;
+
+  const std::string& id() const { return sandbox_.id; }
+  const std::string& project() const { return sandbox_.project; }
+  const model::Sandbox& view() const { return sandbox_; }
+  const AcceptedRecord& accepted() const { return accepted_; }
+  model::SandboxState state() const { return sandbox_.state; }
+  bool running() const { return sandbox_.state == model::SandboxState::kRunning; }
+  bool over() const { return sandbox_.state == model::SandboxState::kEnding || sandbox_.state == model::SandboxState::kEnded; }
+  Notifier& changed() { return changed_; }
+  Context& context() { return context_; }
+  std::shared_ptr<backend::Instance> instance() const { return instance_; }
+  const std::string& backend_record() const { return backend_record_; }
+  const std::string& upper_record() const { return upper_record_; }
+
+  // ---- lifecycle (sandbox_lifecycle.cc)
+  asio::awaitable<void> launch();
+  // `instance` was adopted; nullptr: it is not running any more.
+  asio::awaitable<void> readopt(std::shared_ptr<backend::Instance> instance, bool same_boot);
+  // Idempotent; the first cause stands. Returns when the sandbox has ended.
+  asio::awaitable<void> end(model::EndCause cause, std::string detail);
+  // As end(), not waited for.
+  void begin_end(model::EndCause cause, std::string detail);
+  // The clock moved on: idle time, lifetime, health. Called every second.
+  void tick();
+  void touch() { last_activity_ = context_.clock.now(); }
+  // Keeps it from being idle while it lives.
+  class Use {
+   public:
+    explicit Use(std::shared_ptr<LiveSandbox> sandbox) : sandbox_(std::move(sandbox)) { ++sandbox_->uses_; }
+    Use(Use&&) = default;
+    Use& operator=(Use&&) = delete;
+    ~Use() {
+      if (!sandbox_) return;
+      --sandbox_->uses_;
+      sandbox_->touch();
+    }
+
+   private:
+    std::shared_ptr<LiveSandbox> sandbox_;
+  };
+  Result<void> patch(const model::SandboxSpec& spec);
+  const std::deque<SandboxEvent>& events() const { return events_; }
+  void note_event(std::string type, std::string detail);
+  // Stops following the sandbox, which runs on: this process ends.
+  void let_go();
+
+  // ---- recovery, before readopt()
+  void restore_launched(const LaunchedRecord& record);
+  void restore_started(const StartedRecord& record);
+  void restore_transition(const TransitionRecord& record);
+  void restore_patched(const PatchedRecord& record);
+  void restore_op(const OpAcceptedRecord& record);
+  void restore_result(OpFinishedRecord record);
+  void restore_ended(const EndedRecord& record);
+  void restore_spool();
+
+  // ---- commands (sandbox_execs.cc)
+  // kConflict for another request under a known key. `replayed` tells that nothing was started.
+  struct Started {
+    std::shared_ptr<Exec> exec;
+    bool replayed = false;
+  };
+  enum class Purpose { kCall, kStartCommand };
+  // `request_text`: the JSON that `request` was read from; "" = made from it.
+  Result<Started> start_exec(ExecRequest request, std::string_view request_text, Purpose purpose = Purpose::kCall);
+  // Ends the session's shell; its name may be used again.
+  Result<void> close_session(const std::string& name);
+  std::shared_ptr<Exec> find_exec(const std::string& id) const;
+  const std::map<std::string, std::shared_ptr<Exec>>& execs() const { return execs_; }
+  std::size_t running_execs() const { return running_execs_; }
+
+  bool channel_open() const { return channel_ != nullptr && channel_->open() && greeted_; }
+  void send(protocol::MessageType type, std::string_view body, int fd = -1, AgentChannel::Lane lane = AgentChannel::Lane::kControl);
+  OutputSpool& spool() { return spool_; }
+  bool note_spool_error() { return !std::exchange(spool_error_noted_, true); }
+  bool may_keep_inline(std::size_t bytes);
+  std::uint64_t new_oom_kills(std::uint64_t seen);
+  std::vector<std::string> exec_environment(const ExecRequest& request);
+  std::string default_cwd() const { return accepted_.config.cwd; }
+  std::string default_user() const { return sandbox_.spec.user.empty() ? accepted_.config.user : sandbox_.spec.user; }
+  void on_exec_finished(Exec& exec);
+
+  // ---- files: transfers hear what the agent says about their request
+  std::uint64_t add_transfer(FileTransfer& transfer);
+  void remove_transfer(std::uint64_t request_id);
+
+ private:
+  void on_hello(const protocol::HelloReply& reply) override;
+  void on_pong(const protocol::Ping& pong) override;
+  void on_exec_started(const protocol::ExecStarted& message) override;
+  void on_exec_failed(const protocol::ExecFailed& message) override;
+  void on_output(protocol::Output message) override;
+  void on_exited(const protocol::Exited& message) override;
+  void on_stdin_ack(const protocol::StdinAck& message) override;
+  void on_file_reply(protocol::FileReply message) override;
+  void on_file_data(protocol::FileData message) override;
+  void on_file_ack(const protocol::FileAck& message) override;
+  void on_channel_lost(const std::string& why) override;
+
+  // Connects and greets; the reply has come when it returns.
+  asio::awaitable<Result<void>> connect(Instant by);
+  asio::awaitable<void> reconnect(std::string why);
+  asio::awaitable<Result<void>> wait_until_ready(Instant by);
+  asio::awaitable<void> end_after_loss(std::string why);
+  asio::awaitable<void> open_processes(std::shared_ptr<Exec> exec);
+  void watch_pidfd();
+  void attach(sys::Fd socket);
+  // In the turn of the caller.
+  asio::awaitable<void> end_now(model::EndCause cause, std::string detail);
+  asio::awaitable<void> bring_up(sys::Fd agent, Instant by);
+  void set_state(model::SandboxState state);
+  void resume_execs();
+  void become_running();
+  void prepare_operation();
+  asio::awaitable<void> prepare_spare();
+  std::string new_op_id();
+  void start_start_command();
+  void fail_open_work(model::EndCause cause, const std::string& why);
+  void forget_some_execs();
+
+  Context& context_;
+  SandboxOwner& owner_;
+  AcceptedRecord accepted_;
+  model::Sandbox sandbox_;
+  std::string backend_record_;
+  std::string upper_record_;
+  std::shared_ptr<backend::Instance> instance_;
+  std::shared_ptr<AgentChannel> channel_;
+  bool greeted_ = false;   // the hello of this connection was answered
+  std::vector<protocol::OperationStatus> hello_operations_;
+  bool reconnecting_ = false;
+  boost::asio::posix::stream_descriptor pidfd_;
+  bool gone_ = false;      // the host says that PID 1 has ended
+  Mailbox mailbox_;
+  Notifier changed_;
+  bool end_wanted_ = false;
+  model::EndCause end_cause_ = model::EndCause::kNone;
+  std::string end_detail_;
+
+  std::map<std::string, std::shared_ptr<Exec>> execs_;  // by id
+  std::deque<std::string> exec_order_;
+  std::unordered_map<std::string, std::string> exec_keys_;
+  std::size_t running_execs_ = 0;
+  std::vector<std::shared_ptr<Exec>> lingering_;  // finished, with processes left
+  // The next command's id and processes, prepared ahead of it; while they are
+  // prepared, a command may claim them.
+  std::string spare_id_;
+  std::shared_ptr<backend::Operation> spare_;
+  bool preparing_ = false;
+  std::shared_ptr<Exec> spare_claim_;
+  std::shared_ptr<Exec> start_exec_;
+  std::set<std::string> sessions_;  // that have their environment
+  std::vector<OpFinishedRecord> restored_results_;
+  std::size_t inline_bytes_ = 0;
+  std::uint64_t oom_seen_ = 0;
+  bool spool_error_noted_ = false;
+  OutputSpool spool_;
+
+  std::map<std::uint64_t, FileTransfer*> transfers_;
+  std::uint64_t next_request_ = 1;
+
+  Instant last_activity_;
+  std::size_t uses_ = 0;
+  std::uint64_t ping_nonce_ = 0;
+  std::uint64_t pong_nonce_ = 0;
+  Instant last_ping_{};
+  std::deque<SandboxEvent> events_;
+};
+
+}  // namespace dsec::edge

@@ -1,0 +1,141 @@
+// The records of the edge's log. Bodies are protobuf messages (fields below,
+// additions get new numbers), so that an older record stays readable.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "model/sandbox.h"
+
+namespace dsec::edge {
+
+enum class WalType : std::uint8_t {
+  kEdgeStart = 1,
+  kAccepted,    // before anything of the sandbox is made
+  kLaunched,    // the backend's record: from here on it can be adopted
+  kStarted,     // running; the create call is answered after it
+  kTransition,  // to another state; to kEnding with its cause
+  kPatched,     // the whole spec, and the new expiry
+  kOpAccepted,  // before the agent is told
+  kOpFinished,
+  kEnded,
+  kForgotten,   // nothing of it is kept any more
+};
+
+struct EdgeStartRecord {
+  std::uint64_t epoch = 0;
+  std::string boot_id;
+  std::int64_t at_ms = 0;
+};
+
+struct AcceptedRecord {
+  std::string id;
+  std::string project;
+  model::SandboxSpec spec;
+  std::vector<std::string> layer_digests;
+  model::ImageConfig config;
+  std::string idempotency_key;
+  std::string fingerprint;  // of the spec, for the key
+  std::string secret;       // of the agent channel
+  std::int64_t created_at_ms = 0;
+};
+
+struct LaunchedRecord {
+  std::string id;
+  std::string backend_record;
+  std::string upper_record;
+};
+
+struct StartedRecord {
+  std::string id;
+  std::int64_t at_ms = 0;
+  std::int64_t expires_at_ms = 0;
+};
+
+struct TransitionRecord {
+  std::string id;
+  model::SandboxState state = model::SandboxState::kEnding;
+  model::EndCause cause = model::EndCause::kNone;
+  std::string detail;
+};
+
+struct PatchedRecord {
+  std::string id;
+  model::SandboxSpec spec;
+  std::int64_t expires_at_ms = 0;
+};
+
+struct OpAcceptedRecord {
+  std::string id;
+  std::string op_id;
+  std::string key;
+  std::string fingerprint;
+  std::string request;  // the JSON body of the call, from which it can be started again
+  std::int64_t at_ms = 0;
+  bool restartable = true;  // false: the request is not whole (a large stdin)
+  bool start_command = false;
+};
+
+struct OpFinishedRecord {
+  std::string id;
+  std::string op_id;
+  std::uint8_t status = 0;  // ExecStatus
+  std::int32_t exit_code = 0;
+  std::int32_t signal = 0;
+  std::string error;
+  std::uint64_t duration_usec = 0;
+  std::uint64_t frozen_usec = 0;
+  std::uint64_t cpu_usec = 0;
+  std::uint64_t stalled_usec = 0;
+  std::uint64_t memory_peak_bytes = 0;
+  std::uint64_t oom_kills = 0;
+  bool shell_modified = false;
+  bool infra = false;
+  // Per stream, stdout first: bytes when it finished, and the bytes themselves
+  // from `tail_offset` on where the spool does not hold them.
+  struct Stream {
+    std::uint64_t total = 0;
+    std::uint64_t stored = 0;
+    std::uint64_t tail_offset = 0;
+    std::string tail;
+    bool ended = false;  // no more can come
+  };
+  Stream streams[2];
+  std::int64_t started_at_ms = 0;
+  std::int64_t finished_at_ms = 0;
+};
+
+struct EndedRecord {
+  std::string id;
+  model::EndCause cause = model::EndCause::kNone;
+  std::string detail;
+  std::int64_t at_ms = 0;
+};
+
+struct ForgottenRecord {
+  std::string id;
+};
+
+std::string encode(const EdgeStartRecord& r);
+std::string encode(const AcceptedRecord& r);
+std::string encode(const LaunchedRecord& r);
+std::string encode(const StartedRecord& r);
+std::string encode(const TransitionRecord& r);
+std::string encode(const PatchedRecord& r);
+std::string encode(const OpAcceptedRecord& r);
+std::string encode(const OpFinishedRecord& r);
+std::string encode(const EndedRecord& r);
+std::string encode(const ForgottenRecord& r);
+
+// kDataFault for a body that is not such a record.
+template <typename Record>
+Result<Record> decode_record(std::string_view body);
+
+// Every record but kEdgeStart names its sandbox in field 1.
+Result<std::string> sandbox_of(std::string_view body);
+
+}  // namespace dsec::edge
