@@ -1,0 +1,227 @@
+#include <cstdlib>
+
+#include "image/digest.h"
+#include "image/image_fixture.h"
+
+namespace dsec::image {
+namespace {
+
+std::string sha256(const std::string& bytes) {
+  Sha256 hash;
+  hash.update(bytes);
+  return hash.hex();
+}
+
+// What an archive is made of; each test bends one part.
+struct Image {
+  std::vector<std::string> layers;         // tars
+  std::vector<std::string> compressions;   // a program for each, "cat" for none
+  std::string architecture = "amd64";
+  std::string settings = R"({"Env":["PATH=/usr/bin","EMPTY=","NOVALUE"],"WorkingDir":"/srv","User":"1000:1000","Entrypoint":["/entry"],"Cmd":["serve","--now"]})";
+};
+
+class OciImportTest : public ImageTest {
+ protected:
+  std::string pack(const std::string& program, const std::string& bytes) {
+    EXPECT_TRUE(sys::replace_file(directory_ + "/raw", bytes, 0600).ok());
+    EXPECT_EQ(std::system((program + " < " + directory_ + "/raw > " + directory_ + "/packed").c_str()), 0);
+    return sys::read_file(directory_ + "/packed", 16 << 20).value();
+  }
+  static std::string config_of(const Image& image) {
+    std::string ids;
+    for (const std::string& layer : image.layers) ids += (ids.empty() ? "\"sha256:" : ",\"sha256:") + sha256(layer) + "\"";
+    return R"({"architecture":")" + image.architecture + R"(","os":"linux","config":)" + image.settings + R"(,"rootfs":{"type":"layers","diff_ids":[)" + ids + "]}}";
+  }
+  std::string layout(const Image& image, const std::string& platform = "") {
+    TarFixture tar;
+    tar.file("oci-layout", R"({"imageLayoutVersion":"1.0.0"})").directory("blobs").directory("blobs/sha256");
+    std::string layers;
+    for (std::size_t i = 0; i < image.layers.size(); i++) {
+      const std::string blob = pack(image.compressions[i], image.layers[i]);
+      layers += (i == 0 ? "" : ",") + descriptor("application/vnd.oci.image.layer.v1.tar", blob);
+      tar.file("blobs/sha256/" + sha256(blob), blob);
+    }
+    const std::string config = config_of(image);
+    const std::string manifest = R"({"schemaVersion":2,"config":)" + descriptor("application/vnd.oci.image.config.v1+json", config) + R"(,"layers":[)" + layers + "]}";
+    tar.file("blobs/sha256/" + sha256(config), config).file("blobs/sha256/" + sha256(manifest), manifest);
+    std::string entry = descriptor("application/vnd.oci.image.manifest.v1+json", manifest);
+    if (!platform.empty()) entry.insert(entry.size() - 1, ",\"platform\":" + platform);
+    tar.file("index.json", R"({"schemaVersion":2,"manifests":[)" + entry + extra_manifests_ + "]}");
+    return tar.finished();
+  }
+  static std::string descriptor(const std::string& type, const std::string& blob) {
+    return R"({"mediaType":")" + type + R"(","digest":"sha256:)" + sha256(blob) + R"(","size":)" + std::to_string(blob.size()) + "}";
+  }
+  Result<model::LayerRecord> import(const std::string& archive, ImportOptions options = {}) {
+    const sys::Fd fd = input(archive);
+    return importer_->import_oci(fd.get(), options);
+  }
+  std::string extra_manifests_;
+};
+
+Image layered() {
+  TarFixture base;
+  base.directory("etc").file("etc/keep", "1").file("etc/gone", "2").directory("var").directory("var/cache").file("var/cache/old", "3");
+  base.directory("usr").directory("usr/lib").symlink("lib", "usr/lib").directory("data").file("data/a", "a").file("turns", "file");
+  TarFixture middle;
+  middle.directory("etc").file("etc/.wh.gone", "").directory("var/cache").file("var/cache/new", "4").file("var/cache/.wh..wh..opq", "");
+  middle.file("lib/through-link", "5").file(".wh.nothing-there", "");
+  TarFixture top;
+  top.file(".wh.data", "").directory("turns").file("turns/inside", "6").file("etc/keep", "changed").file("again", "7");
+  TarFixture back;
+  back.directory("data").file("data/b", "b").hard_link("more", "again");
+  return {{base.finished(), middle.finished(), top.finished(), back.finished()}, {"gzip", "zstd -q", "cat", "gzip"}};
+}
+
+TEST_F(OciImportTest, LaysLayersOverOneAnotherWithTheirWhiteouts) {
+  const auto record = import(layout(layered()), {.source_label = "oci:test"});
+
+  ASSERT_TRUE(record.ok()) << record.error().message();
+  const int mount = store_->mount(record->digest).value();
+  EXPECT_EQ(content(mount, "etc/keep"), "changed");
+  EXPECT_FALSE(exists(mount, "etc/gone"));
+  EXPECT_FALSE(exists(mount, "etc/.wh.gone"));
+  EXPECT_FALSE(exists(mount, "var/cache/old"));
+  EXPECT_EQ(content(mount, "var/cache/new"), "4");  // the marker came after it in the same layer
+  EXPECT_EQ(content(mount, "usr/lib/through-link"), "5");
+  EXPECT_EQ(content(mount, "turns/inside"), "6");
+  EXPECT_FALSE(exists(mount, "data/a"));
+  EXPECT_EQ(content(mount, "data/b"), "b");
+  EXPECT_EQ(content(mount, "more"), "7");
+  EXPECT_TRUE(exists(mount, "proc"));
+}
+
+TEST_F(OciImportTest, CarriesTheImagesConfiguration) {
+  const auto record = import(layout(layered()));
+
+  ASSERT_TRUE(record.ok()) << record.error().message();
+  EXPECT_EQ(record->architecture, "amd64");
+  EXPECT_EQ(record->config.entrypoint, std::vector<std::string>{"/entry"});
+  EXPECT_EQ(record->config.command, (std::vector<std::string>{"serve", "--now"}));
+  EXPECT_EQ(record->config.env, (std::map<std::string, std::string>{{"PATH", "/usr/bin"}, {"EMPTY", ""}}));
+  EXPECT_EQ(record->config.cwd, "/srv");
+  EXPECT_EQ(record->config.user, "1000:1000");
+  open();
+  EXPECT_EQ(store_->find(record->digest).value(), *record);
+}
+
+TEST_F(OciImportTest, NamesImagesOfOneContentAndTwoConfigurationsApart) {
+  Image image = layered();
+  const auto first = import(layout(image));
+  image.settings = R"({"User":"0"})";
+  const auto second = import(layout(image));
+  const auto again = import(layout(image));
+
+  ASSERT_TRUE(first.ok() && second.ok() && again.ok());
+  EXPECT_NE(first->digest, second->digest);
+  EXPECT_EQ(second->digest, again->digest);
+  EXPECT_EQ(second->config.user, "0");
+}
+
+TEST_F(OciImportTest, ReadsADockerArchive) {
+  const Image image = layered();
+  TarFixture tar;
+  std::string layers;
+  for (std::size_t i = 0; i < image.layers.size(); i++) {
+    const std::string directory = "layer" + std::to_string(i);
+    tar.directory(directory).file(directory + "/layer.tar", image.layers[i]);
+    layers += (i == 0 ? "\"" : ",\"") + directory + "/layer.tar\"";
+  }
+  const std::string config = config_of(image);
+  tar.file(sha256(config) + ".json", config).file("manifest.json", R"([{"Config":")" + sha256(config) + R"(.json","RepoTags":["x:1"],"Layers":[)" + layers + "]}]");
+
+  const auto record = import(pack("gzip", tar.finished()));
+
+  ASSERT_TRUE(record.ok()) << record.error().message();
+  const int mount = store_->mount(record->digest).value();
+  EXPECT_EQ(content(mount, "etc/keep"), "changed");
+  EXPECT_EQ(record->config.cwd, "/srv");
+}
+
+TEST_F(OciImportTest, TakesTheImageOfThisArchitecture) {
+  extra_manifests_ = R"(,{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"sha256:)" + std::string(64, '1') +
+                     R"(","platform":{"os":"linux","architecture":"s390x"}},{"digest":"sha256:)" + std::string(64, '2') + R"(","platform":{"os":"unknown","architecture":"unknown"}})";
+
+  const auto record = import(layout(layered(), R"({"os":"linux","architecture":"amd64"})"));
+
+  ASSERT_TRUE(record.ok()) << record.error().message();
+}
+
+TEST_F(OciImportTest, ReadsWhatSkopeoWrites) {
+  if (std::system("command -v skopeo > /dev/null") != 0) GTEST_SKIP() << "skopeo is not installed";
+  ASSERT_TRUE(sys::replace_file(directory_ + "/from.tar", layout(layered()), 0600).ok());
+  for (const std::string format : {"oci-archive:", "docker-archive:"}) {
+    const std::string to = directory_ + "/to-" + format.substr(0, 3) + ".tar";
+    ASSERT_EQ(std::system(("skopeo copy --quiet --insecure-policy oci-archive:" + directory_ + "/from.tar " + format + to).c_str()), 0);
+    const sys::Fd fd = sys::open_at(AT_FDCWD, to, O_RDONLY).value();
+
+    const auto record = importer_->import_oci(fd.get(), {});
+
+    ASSERT_TRUE(record.ok()) << format << record.error().message();
+    EXPECT_EQ(content(store_->mount(record->digest).value(), "etc/keep"), "changed");
+    EXPECT_EQ(record->config.cwd, "/srv");
+  }
+}
+
+TEST_F(OciImportTest, RefusesArchivesThatAreWrongAndLeavesNothing) {
+  const std::string good = layout(layered());
+  const auto changed = [&](const std::string& from, const std::string& to) {
+    std::string bytes = good;
+    const std::size_t at = bytes.find(from);
+    EXPECT_NE(at, std::string::npos) << from;
+    return bytes.replace(at, to.size(), to);
+  };
+  Image escape = layered();
+  escape.layers.push_back(TarFixture().file("../../escape", "x").finished());
+  escape.compressions.push_back("gzip");
+  Image through = layered();
+  through.layers.push_back(TarFixture().directory("work").directory("work/archive").symlink("out", "/work/archive").file("out/.wh..wh..opq", "").file("out/f", "x").finished());
+  through.compressions.push_back("cat");
+  Image foreign = layered();
+  foreign.architecture = "s390x";
+  Image broken = layered();
+  broken.layers[2] = "no tar at all, but long enough to look at" + std::string(2000, 'x');
+  TarFixture several;
+  several.file("manifest.json", R"([{"Config":"a.json","Layers":[]},{"Config":"b.json","Layers":[]}])");
+  TarFixture outside;
+  outside.file("manifest.json", R"([{"Config":"../../../etc/os-release","Layers":[]}])");
+  TarFixture bad_path;
+  bad_path.file("index.json", R"({"manifests":[{"digest":"sha256:../../../../etc/passwd"}]})");
+  std::string nested(100, '[');
+  struct Case {
+    const char* what;
+    std::string archive;
+    ErrorCode code;
+  };
+  const std::vector<Case> cases = {
+      {"a layer blob that was changed", changed("changed", "chanted"), ErrorCode::kDataFault},
+      {"a configuration that was changed", changed("/entry", "/evils"), ErrorCode::kDataFault},
+      {"a manifest that was changed", changed("application/vnd.oci.image.config", "Application"), ErrorCode::kDataFault},
+      {"a layer that leads upwards", layout(escape), ErrorCode::kInvalidArgument},
+      {"another architecture", layout(foreign), ErrorCode::kUnsupported},
+      {"a layer that is no tar", layout(broken), ErrorCode::kInvalidArgument},
+      {"several docker images", several.finished(), ErrorCode::kInvalidArgument},
+      {"a configuration outside", outside.finished(), ErrorCode::kInvalidArgument},
+      {"a digest that is a path", bad_path.finished(), ErrorCode::kUnsupported},
+      {"no manifest at all", TarFixture().file("x", "x").finished(), ErrorCode::kInvalidArgument},
+      {"a manifest that is no JSON", TarFixture().file("index.json", "{").finished(), ErrorCode::kInvalidArgument},
+      {"a manifest nested too deep", TarFixture().file("index.json", nested).finished(), ErrorCode::kInvalidArgument},
+      {"an archive cut short", good.substr(0, good.size() / 2), ErrorCode::kInvalidArgument},
+  };
+
+  for (const Case& wrong : cases) {
+    const auto record = import(wrong.archive);
+
+    EXPECT_FALSE(record.ok()) << wrong.what;
+    if (!record.ok()) EXPECT_EQ(record.error().code(), wrong.code) << wrong.what << ": " << record.error().message();
+    EXPECT_TRUE(leftovers().empty()) << wrong.what;
+  }
+  // A link that a layer leads through stays inside the tree.
+  const auto inside = import(layout(through));
+  ASSERT_TRUE(inside.ok()) << inside.error().message();
+  const int mount = store_->mount(inside->digest).value();
+  EXPECT_EQ(content(mount, "work/archive/f"), "x");
+}
+
+}  // namespace
+}  // namespace dsec::image
