@@ -20,13 +20,16 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
 
 }  // namespace
 
-Result<void> run_program(const std::vector<std::string>& argv, const std::vector<std::string>& environment, const std::string& output_file) {
+Result<void> run_program(const std::vector<std::string>& argv, const std::vector<std::string>& environment, const ProgramOutput& printed) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
-  if (output_file.empty()) {
+  if (printed.output.empty()) {
     posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
   } else {
-    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, output_file.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, printed.output.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  }
+  if (!printed.errors.empty()) {
+    posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, printed.errors.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
   }
   posix_spawn_file_actions_addclose(&actions, STDIN_FILENO);
   pid_t child = -1;

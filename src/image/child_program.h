@@ -8,10 +8,15 @@
 
 namespace dsec::image {
 
-// No shell. The program writes to `output_file` (the worker's standard error when
-// empty), has no input and exactly `environment`. Reaps other children too, as the worker is
+// Files for what a program prints; "" = the worker's standard error.
+struct ProgramOutput {
+  std::string output;
+  std::string errors;
+};
+
+// No shell. The program has no input and exactly `environment`. Reaps other children too, as the worker is
 // process 1 of its namespace. An exit code other than 0 is kInternal.
 Result<void> run_program(const std::vector<std::string>& argv, const std::vector<std::string>& environment,
-                         const std::string& output_file = "");
+                         const ProgramOutput& printed = {});
 
 }  // namespace dsec::image

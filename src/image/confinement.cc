@@ -153,7 +153,7 @@ Result<void> keep_capabilities(std::uint64_t kept) {
 
 }  // namespace
 
-Result<void> enter_private_tree(WorkerProfile profile) {
+Result<void> enter_private_tree(WorkerProfile profile, std::uint64_t memory_bytes) {
   if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return errno_error("make the mounts private", errno);
   DSEC_ASSIGN(const sys::Fd work, clone_tree(".", false));
   DSEC_TRY(restrict_mount(work.get(), MOUNT_ATTR_NODEV | (profile == WorkerProfile::kParser ? MOUNT_ATTR_NOSUID : 0), 0));
@@ -163,6 +163,12 @@ Result<void> enter_private_tree(WorkerProfile profile) {
   DSEC_TRY(show_program_directories(root.get()));
   DSEC_TRY(make_directory(root.get(), "work"));
   DSEC_TRY(put_mount(work.get(), root.get(), "work"));
+  if (memory_bytes != 0) {
+    const std::string size = std::to_string(memory_bytes);
+    DSEC_ASSIGN(const sys::Fd memory, new_filesystem("tmpfs", {{"mode", "0755"}, {"size", size.c_str()}}));
+    DSEC_TRY(make_directory(root.get(), "work/memory"));
+    DSEC_TRY(put_mount(memory.get(), root.get(), "work/memory"));
+  }
   if (::symlinkat("work", root.get(), "tmp") != 0) return errno_error("make /tmp", errno);
   if (profile == WorkerProfile::kPackages) DSEC_TRY(show_package_tools(root.get()));
 

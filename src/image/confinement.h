@@ -6,7 +6,7 @@
 // tree, the capabilities it does not need, and most system calls.
 #pragma once
 
-#include <string>
+#include <cstdint>
 
 #include "base/result.h"
 
@@ -18,8 +18,9 @@ enum class WorkerProfile {
 };
 
 // The private directory (the current one) becomes /work, the root of the file
-// tree read-only. Call before drop_privileges().
-Result<void> enter_private_tree(WorkerProfile profile);
+// tree read-only. With memory_bytes, /work/memory is a filesystem in memory of
+// at most that size, gone with the worker. Call before drop_privileges().
+Result<void> enter_private_tree(WorkerProfile profile, std::uint64_t memory_bytes);
 // Bounds memory, processes, descriptors, core dumps and the size of one file.
 Result<void> limit_resources(WorkerProfile profile, unsigned long long largest_file);
 // No new privileges, the few capabilities that writing a tree needs, the filter.

@@ -19,6 +19,7 @@ namespace {
 
 constexpr std::size_t kSourcesLimit = 1 << 20;
 constexpr std::size_t kMostPackages = 2000;
+constexpr std::size_t kLogLimit = 64 << 20;
 // The rest of the node's apt configuration is about the node.
 constexpr std::string_view kCarriedOptions[] = {"Acquire::http::Proxy", "Acquire::https::Proxy", "Acquire::Check-Valid-Until", "Acquire::Check-Date",
                                                 "Acquire::Retries",     "Acquire::http::Timeout", "Acquire::https::Timeout"};
@@ -138,6 +139,11 @@ std::string node_suite() {
   return "";
 }
 
+// apt maps its caches, and a full filesystem kills who writes to a map.
+bool ran_out_of_room(const std::string& log) {
+  return log.find("No space left on device") != std::string::npos || log.find("Bus error") != std::string::npos;
+}
+
 Result<void> write_file(const std::string& path, const std::string& text) {
   DSEC_ASSIGN(const sys::Fd file, sys::open_at(AT_FDCWD, path, O_WRONLY | O_CREAT | O_TRUNC, 0644));
   return sys::write_all(file.get(), text);
@@ -180,15 +186,15 @@ std::string sources_for_suite(const std::vector<std::string>& texts, std::string
   return out;
 }
 
-Result<void> build_debian(const std::string& suite, const std::vector<std::string>& packages, const std::string& output) {
+Result<void> build_debian(const std::string& suite, const std::vector<std::string>& packages, const std::string& place, const std::string& output) {
   DSEC_TRY(validate_debian_names(suite, packages));
   if (::access("/usr/bin/mmdebstrap", X_OK) != 0) return Error(ErrorCode::kUnsupported, "debian: imports need the package mmdebstrap on this node");
   const std::string sources = sources_for_suite(node_sources(), node_suite(), suite);
   if (sources.empty()) return Error(ErrorCode::kUnsupported, "this node's apt sources name no Debian archive");
   DSEC_TRY(write_file("/work/sources.list", sources));
 
-  const std::vector<std::string> environment = {"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/work", "TMPDIR=/work", "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive"};
-  DSEC_TRY(run_program({"/usr/bin/apt-config", "dump"}, environment, "/work/node-apt.conf"));
+  std::vector<std::string> environment = {"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/work", "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive", "TMPDIR=" + place};
+  DSEC_TRY(run_program({"/usr/bin/apt-config", "dump"}, environment, {.output = "/work/node-apt.conf"}));
   DSEC_ASSIGN(const std::string dump, sys::read_file("/work/node-apt.conf", kSourcesLimit));
   std::string options;
   std::istringstream lines(dump);
@@ -206,6 +212,17 @@ Result<void> build_debian(const std::string& suite, const std::vector<std::strin
                                    "--customize-hook=rm -f \"$1/etc/apt/apt.conf.d/99mmdebstrap\""};
   if (!include.empty()) argv.push_back("--include=" + include);
   argv.insert(argv.end(), {suite, output, "/work/sources.list"});
+  if (place != "/work") {
+    constexpr const char* kLog = "/work/build.log";
+    Result<void> built = run_program(argv, environment, {.output = "", .errors = kLog});
+    if (built.ok()) return {};
+    DSEC_ASSIGN(const std::string log, sys::read_file(kLog, kLogLimit));
+    if (!ran_out_of_room(log)) {
+      (void)sys::write_all(STDERR_FILENO, std::string_view(log).substr(log.size() - std::min<std::size_t>(log.size(), 2000)));
+      return std::move(built).within("build Debian " + suite);
+    }
+    environment.back() = "TMPDIR=/work";
+  }
   return run_program(argv, environment).within("build Debian " + suite);
 }
 

@@ -21,7 +21,9 @@ Result<void> validate_debian_names(const std::string& suite, const std::vector<s
 std::string sources_for_suite(const std::vector<std::string>& texts, std::string_view node_suite, std::string_view suite);
 
 // Runs in the confined worker with the package profile: root of its own user
-// namespace, on the node's network. `output` becomes a tar file.
-Result<void> build_debian(const std::string& suite, const std::vector<std::string>& packages, const std::string& output);
+// namespace, on the node's network. The system grows below `place`, which may be
+// in memory; when that is too small it is built again below /work. `output`
+// becomes a tar file.
+Result<void> build_debian(const std::string& suite, const std::vector<std::string>& packages, const std::string& place, const std::string& output);
 
 }  // namespace dsec::image

@@ -114,6 +114,7 @@ std::string encode(const ImportRequest& request) {
                                       {"at", request.at},
                                       {"max_bytes", request.max_bytes},
                                       {"max_entries", request.max_entries},
+                                      {"memory_bytes", request.memory_bytes},
                                       {"suite", request.suite},
                                       {"packages", strings(request.packages)}});
 }
@@ -127,6 +128,7 @@ Result<ImportRequest> decode_request(std::string_view text) {
   fields.read("at", out.at);
   fields.read("max_bytes", out.max_bytes);
   fields.read("max_entries", out.max_entries);
+  fields.read("memory_bytes", out.memory_bytes);
   fields.read("suite", out.suite);
   fields.read("packages", out.packages);
   DSEC_TRY(fields.finish());

@@ -33,6 +33,7 @@ struct ImportRequest {
   std::string at;  // clean and relative, "" = the root
   std::uint64_t max_bytes = 0;
   std::uint64_t max_entries = 0;
+  std::uint64_t memory_bytes = 0;  // how much of the tree may stand in memory before it moves to disk
   std::string suite;
   std::vector<std::string> packages;
 };

@@ -17,6 +17,7 @@
 #include <exception>
 
 #include "base/clock.h"
+#include "image/child_program.h"
 #include "image/confinement.h"
 #include "image/debian_builder.h"
 #include "image/import_messages.h"
@@ -31,7 +32,8 @@ namespace dsec::image {
 namespace {
 
 constexpr int kAnswer = 3;
-constexpr const char* kTree = "/work/tree";
+constexpr const char* kMemoryTree = "/work/memory/tree";
+constexpr const char* kDiskTree = "/work/tree";
 constexpr const char* kImage = "/work/layer.erofs";
 
 Result<void> say(const std::string& line) { return sys::write_all(kAnswer, line + "\n"); }
@@ -59,13 +61,38 @@ Result<void> add_mount_points(TreeWriter& tree) {
   return tree.ensure_directory("tmp", 01777).within("a base needs directories for its mounts");
 }
 
-Result<sys::Fd> make_tree() {
-  if (::mkdir(kTree, 0755) != 0) return errno_error("make the tree", errno);
-  if (::chmod(kTree, 0755) != 0) return errno_error("set the mode of the tree", errno);
-  return sys::open_at(AT_FDCWD, kTree, O_RDONLY | O_DIRECTORY);
-}
+// Where the tree stands: in memory while it fits, since making many files on a
+// disk takes ten times as long and the tree lives for seconds; then on disk.
+class TreePlace {
+ public:
+  explicit TreePlace(std::uint64_t memory_bytes) : memory_bytes_(memory_bytes), path_(memory_bytes != 0 ? kMemoryTree : kDiskTree) {}
 
-Result<ImportResult> build_image(const ImportRequest& request, TreeWriter& tree, TarUnpacker& unpacker, ImportResult result, ProgressLine& progress) {
+  const std::string& path() const { return path_; }
+  Result<sys::Fd> make() const {
+    if (::mkdir(path_.c_str(), 0755) != 0) return errno_error("make the tree", errno);
+    return sys::open_at(AT_FDCWD, path_, O_RDONLY | O_DIRECTORY);
+  }
+  // Moves the tree to disk when it would outgrow the memory: each entry counts
+  // for its bytes and a page and a half.
+  Result<void> make_room(const ImportCounts& counts, TreeWriter& tree) {
+    if (path_ == kDiskTree) return {};
+    const std::uint64_t needed = counts.content_bytes + (counts.entries + tree.implied_directories()) * 6144;
+    if (needed < memory_bytes_ - memory_bytes_ / 16) return {};
+    path_ = kDiskTree;
+    DSEC_ASSIGN(sys::Fd root, make());
+    DSEC_TRY(run_program({"/bin/cp", "-a", "--", std::string(kMemoryTree) + "/.", kDiskTree}, {"PATH=/usr/bin:/bin"}).within("move the tree to disk"));
+    tree.move_to(std::move(root));
+    DSEC_ASSIGN(const sys::Fd memory, sys::open_at(AT_FDCWD, "/work/memory", O_RDONLY | O_DIRECTORY));
+    return sys::remove_tree_at(memory.get(), "tree");
+  }
+
+ private:
+  const std::uint64_t memory_bytes_;
+  std::string path_;
+};
+
+Result<ImportResult> build_image(const ImportRequest& request, const TreePlace& place, TreeWriter& tree, TarUnpacker& unpacker, ImportResult result,
+                                 ProgressLine& progress) {
   if (request.kind == model::LayerKind::kBase) DSEC_TRY(add_mount_points(tree));
   DSEC_TRY(tree.finish(unpacker.newest_seconds()));
   result.counts = unpacker.counts();
@@ -83,29 +110,35 @@ Result<ImportResult> build_image(const ImportRequest& request, TreeWriter& tree,
 
   progress("build", result.counts.content_bytes);
   MkfsErofsBuilder builder;
-  DSEC_TRY(builder.build({.tree = kTree, .output = kImage, .identity = identity.hex(), .newest_seconds = unpacker.newest_seconds()}).within("build the image"));
+  DSEC_TRY(builder.build({.tree = place.path(), .output = kImage, .identity = identity.hex(), .newest_seconds = unpacker.newest_seconds()}).within("build the image"));
   return result;
 }
 
 Result<ImportResult> import_tar(const ImportRequest& request, ProgressLine& progress) {
-  DSEC_ASSIGN(sys::Fd root, make_tree());
+  TreePlace place(request.memory_bytes);
+  DSEC_ASSIGN(sys::Fd root, place.make());
   TreeWriter tree(std::move(root), Overlaps::kRefuse);
-  TarUnpacker unpacker(tree, request.at, {request.max_bytes, request.max_entries}, [&](std::uint64_t bytes) { progress("unpack", bytes); });
+  TarUnpacker unpacker(
+      tree, request.at, {request.max_bytes, request.max_entries}, [&](std::uint64_t bytes) { progress("unpack", bytes); },
+      [&](const ImportCounts& counts) { return place.make_room(counts, tree); });
   DSEC_TRY(unpacker.unpack(STDIN_FILENO));
-  return build_image(request, tree, unpacker, {}, progress);
+  return build_image(request, place, tree, unpacker, {}, progress);
 }
 
 Result<ImportResult> import_oci(const ImportRequest& request, ProgressLine& progress) {
   const UnpackLimits limits{request.max_bytes, request.max_entries};
   DSEC_ASSIGN(OciArchive archive, OciArchive::receive(STDIN_FILENO, "/work/archive", limits, [&](std::uint64_t bytes) { progress("receive", bytes); }));
-  DSEC_ASSIGN(sys::Fd root, make_tree());
+  TreePlace place(request.memory_bytes);
+  DSEC_ASSIGN(sys::Fd root, place.make());
   TreeWriter tree(std::move(root), Overlaps::kReplace);
-  TarUnpacker unpacker(tree, request.at, limits, [&](std::uint64_t) { progress("unpack", unpacker.counts().content_bytes); });
+  TarUnpacker unpacker(
+      tree, request.at, limits, [&](std::uint64_t) { progress("unpack", unpacker.counts().content_bytes); },
+      [&](const ImportCounts& counts) { return place.make_room(counts, tree); });
   DSEC_TRY(archive.apply_layers(unpacker));
   ImportResult result;
   result.config = archive.config();
   result.architecture = archive.architecture();
-  return build_image(request, tree, unpacker, std::move(result), progress);
+  return build_image(request, place, tree, unpacker, std::move(result), progress);
 }
 
 std::string outcome(int value) { return value < 0 ? std::strerror(errno) : "allowed"; }
@@ -137,17 +170,17 @@ ImportResult probe() {
 
 Result<ImportResult> confine_and_run(const ImportRequest& request, ProgressLine& progress) {
   const WorkerProfile profile = request.mode == ImportMode::kDebian ? WorkerProfile::kPackages : WorkerProfile::kParser;
-  DSEC_TRY(enter_private_tree(profile).within("confine the import worker"));
+  DSEC_TRY(enter_private_tree(profile, request.memory_bytes).within("confine the import worker"));
   // The image can be a little larger than what is in it.
   DSEC_TRY(limit_resources(profile, request.max_bytes + request.max_bytes / 8 + (1ULL << 30)).within("confine the import worker"));
   DSEC_TRY(drop_privileges(profile).within("confine the import worker"));
-  ::umask(0);
+  ::umask(022);
   switch (request.mode) {
     case ImportMode::kTar: return import_tar(request, progress);
     case ImportMode::kOci: return import_oci(request, progress);
     case ImportMode::kDebian: {
       progress("build", 0);
-      DSEC_TRY(build_debian(request.suite, request.packages, "/work/rootfs.tar"));
+      DSEC_TRY(build_debian(request.suite, request.packages, request.memory_bytes != 0 ? "/work/memory" : "/work", "/work/rootfs.tar"));
       return ImportResult{};
     }
     case ImportMode::kProbe: return probe();

@@ -5,7 +5,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 
 #include "base/fail_point.h"
 #include "image/confined_worker.h"
@@ -19,6 +21,8 @@ namespace {
 
 constexpr unsigned kDefaultFirstId = 990000;
 constexpr std::uint64_t kProbeBytes = 1 << 20;
+constexpr std::uint64_t kLeastMemory = 64ULL << 20;
+constexpr std::uint64_t kMostMemory = 4ULL << 30;
 
 Result<void> empty_directory(const std::string& path) {
   DSEC_ASSIGN(const sys::Fd directory, sys::open_at(AT_FDCWD, path, O_RDONLY | O_DIRECTORY));
@@ -67,6 +71,15 @@ Result<std::unique_ptr<Importer>> Importer::create(Options options, LayerStore& 
   return std::unique_ptr<Importer>(new Importer(std::move(options), store));
 }
 
+std::uint64_t Importer::memory_for_a_job() const {
+  if (options_.memory_bytes) return *options_.memory_bytes;
+  const Result<std::string> text = sys::read_file("/proc/meminfo");
+  const std::size_t at = text.ok() ? text->find("MemAvailable:") : std::string::npos;
+  if (at == std::string::npos) return 0;
+  const std::uint64_t eighth = std::strtoull(text->c_str() + at + 13, nullptr, 10) * 1024 / 8;
+  return eighth < kLeastMemory ? 0 : std::min(eighth, kMostMemory);
+}
+
 template <typename Work>
 auto Importer::with_job(Work work) -> decltype(work(0, std::string())) {
   DSEC_ASSIGN(const sys::Fd parent, sys::open_at(AT_FDCWD, options_.work_directory, O_RDONLY | O_DIRECTORY));
@@ -97,7 +110,7 @@ Result<model::LayerRecord> Importer::import(ImportMode mode, int input, const Im
     DSEC_ASSIGN(ImportResult result, run_confined({.helper = options_.helper,
                                                    .job_directory = directory,
                                                    .first_id = options_.unprivileged_uid,
-                                                   .request = {.mode = mode, .kind = options.kind, .at = at, .max_bytes = options.max_bytes, .max_entries = options.max_entries},
+                                                   .request = {.mode = mode, .kind = options.kind, .at = at, .max_bytes = options.max_bytes, .max_entries = options.max_entries, .memory_bytes = memory_for_a_job()},
                                                    .input = input,
                                                    .deadline = Deadline::in(options.time_limit),
                                                    .on_progress = relay(options, input),
@@ -138,7 +151,7 @@ Result<model::LayerRecord> Importer::import_debian(const std::string& suite, con
       DSEC_ASSIGN(const ImportResult done, run_confined({.helper = options_.helper,
                                                          .job_directory = directory,
                                                          .first_id = options_.unprivileged_uid,
-                                                         .request = {.mode = ImportMode::kDebian, .kind = options.kind, .max_bytes = options.max_bytes, .max_entries = options.max_entries, .suite = suite, .packages = packages},
+                                                         .request = {.mode = ImportMode::kDebian, .kind = options.kind, .max_bytes = options.max_bytes, .max_entries = options.max_entries, .memory_bytes = memory_for_a_job(), .suite = suite, .packages = packages},
                                                          .node_network = true,
                                                          .deadline = Deadline::in(options.time_limit),
                                                          .on_progress = relay(built, -1),

@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,9 @@ class Importer {
     std::string helper;          // this program: `dsec import-worker …` runs confined
     // First of 65,536 ids that nothing else on the host uses; 0 = 990000. Every sandbox range lies elsewhere.
     unsigned unprivileged_uid = 0;
+    // How much of a tree may stand in memory while it is imported, 0 = none of
+    // it. Unset: an eighth of what is available then, at most 4 GiB.
+    std::optional<std::uint64_t> memory_bytes = std::nullopt;
   };
   // `store` outlives the importer.
   static Result<std::unique_ptr<Importer>> create(Options options, LayerStore& store);
@@ -71,6 +75,8 @@ class Importer {
   // Runs `work` with a fresh job directory and removes it afterwards.
   template <typename Work>
   auto with_job(Work work) -> decltype(work(0, std::string()));
+
+  std::uint64_t memory_for_a_job() const;
 
   const Options options_;
   LayerStore& store_;

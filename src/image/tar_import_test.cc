@@ -361,5 +361,26 @@ TEST_F(TarImportTest, CarriesARealTreeByteForByte) {
   EXPECT_GT(compared, 10u);
 }
 
+// The same archive, once in memory and once moved to disk on the way.
+TEST_F(TarImportTest, MakesTheSameImageWhenTheTreeOutgrowsTheMemory) {
+  TarFixture tar;
+  for (int i = 0; i < 200; i++) {
+    tar.add({.name = "d" + std::to_string(i % 5) + "/f" + std::to_string(i), .data = std::string(20000, static_cast<char>('a' + i % 26)), .mode = 04755, .uid = 1000});
+    tar.pax("SCHILY.xattr.user.note", std::to_string(i)).hard_link("d" + std::to_string(i % 5) + "/h" + std::to_string(i), "d" + std::to_string(i % 5) + "/f" + std::to_string(i));
+  }
+  const auto in_memory = import_tar(tar.finished());
+  ASSERT_TRUE(in_memory.ok()) << in_memory.error().message();
+
+  std::string digests;
+  for (const std::uint64_t memory : {0, 2 << 20}) {
+    auto importer = Importer::create({.work_directory = directory_ + "/import", .helper = std::filesystem::read_symlink("/proc/self/exe"), .memory_bytes = memory}, *store_);
+    const sys::Fd fd = input(tar.finished());
+    const auto record = (*importer)->import_tar(fd.get(), {.kind = model::LayerKind::kWorkspace});
+
+    ASSERT_TRUE(record.ok()) << record.error().message();
+    EXPECT_EQ(record->digest, in_memory->digest) << memory;
+  }
+}
+
 }  // namespace
 }  // namespace dsec::image

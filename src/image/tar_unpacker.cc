@@ -43,8 +43,8 @@ bool carries_over(std::string_view attribute) {
 
 }  // namespace
 
-TarUnpacker::TarUnpacker(TreeWriter& tree, std::string at, UnpackLimits limits, Progress progress)
-    : tree_(tree), at_(std::move(at)), limits_(limits), progress_(std::move(progress)) {
+TarUnpacker::TarUnpacker(TreeWriter& tree, std::string at, UnpackLimits limits, Progress progress, MakeRoom make_room)
+    : tree_(tree), at_(std::move(at)), limits_(limits), progress_(std::move(progress)), make_room_(std::move(make_room)) {
   identify(at_);
 }
 
@@ -201,6 +201,7 @@ Result<void> TarUnpacker::take_file(archive* reader, archive_entry* entry, const
   if ((meta.mode & (S_ISUID | S_ISGID)) != 0) counts_.setuid_files++;
   identify(size);
 
+  if (make_room_) DSEC_TRY(make_room_(counts_));
   DSEC_ASSIGN(const sys::Fd file, tree_.begin_file(path));
   std::uint64_t end = 0;
   for (;;) {

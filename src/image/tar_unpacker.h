@@ -31,10 +31,12 @@ struct UnpackLimits {
 class TarUnpacker {
  public:
   using Progress = std::function<void(std::uint64_t read_bytes)>;
+  // Asked before a file is made: the counts so far, this file's size among them.
+  using MakeRoom = std::function<Result<void>(const ImportCounts& counts)>;
 
   // `at`: a clean path that the archive's root stands at, "" = the tree's root,
   // whose owner and mode are then not the archive's but root's and 0755.
-  TarUnpacker(TreeWriter& tree, std::string at, UnpackLimits limits, Progress progress);
+  TarUnpacker(TreeWriter& tree, std::string at, UnpackLimits limits, Progress progress, MakeRoom make_room = {});
 
   // Reads `input` to the archive's end.
   Result<void> unpack(int input);
@@ -63,6 +65,7 @@ class TarUnpacker {
   const std::string at_;
   const UnpackLimits limits_;
   const Progress progress_;
+  const MakeRoom make_room_;
   ImportCounts counts_;
   std::int64_t newest_seconds_ = 0;
   Sha256 identity_;

@@ -263,6 +263,12 @@ Result<std::vector<std::string>> TreeWriter::names(const std::string& path) {
   return out;
 }
 
+void TreeWriter::move_to(sys::Fd root) {
+  root_ = std::move(root);
+  cached_fd_.reset();
+  cache_holds_ = false;
+}
+
 Result<void> TreeWriter::finish(std::int64_t unstated_seconds) {
   cache_holds_ = false;
   directories_.try_emplace("");

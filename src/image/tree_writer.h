@@ -63,6 +63,9 @@ class TreeWriter {
   // Directories that no entry described get `unstated_seconds`.
   Result<void> finish(std::int64_t unstated_seconds);
 
+  // Goes on below another root, to which everything has been copied.
+  void move_to(sys::Fd root);
+
   // Directories made because an entry below needed them.
   std::uint64_t implied_directories() const { return implied_directories_; }
 
@@ -80,7 +83,7 @@ class TreeWriter {
   // Makes room for an entry that is no directory.
   Result<void> clear(int parent, const std::string& name, const std::string& path);
 
-  const sys::Fd root_;
+  sys::Fd root_;
   const Overlaps overlaps_;
   std::string cached_parent_;
   sys::Fd cached_fd_;         // stays open while a caller uses it

@@ -22,7 +22,7 @@ constexpr std::array kParserCalls = {
     "sync_file_range", "copy_file_range", "sendfile", "mkdir", "mkdirat", "rmdir", "unlink", "unlinkat", "rename", "renameat", "renameat2", "link",
     "linkat", "symlink", "symlinkat", "mknod", "mknodat", "chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "fchownat", "lchown",
     "utime", "utimes", "futimesat", "utimensat", "setxattr", "lsetxattr", "fsetxattr", "getxattr", "lgetxattr", "fgetxattr", "listxattr",
-    "llistxattr", "flistxattr", "getdents64", "getcwd", "chdir", "fchdir", "umask", "fcntl", "flock", "dup", "dup2", "dup3", "pipe", "pipe2",
+    "llistxattr", "flistxattr", "removexattr", "lremovexattr", "fremovexattr", "getdents64", "getcwd", "chdir", "fchdir", "umask", "fcntl", "flock", "dup", "dup2", "dup3", "pipe", "pipe2",
     "poll", "ppoll", "select", "pselect6", "rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "sigaltstack", "getpid", "getppid", "gettid",
     "getuid", "geteuid", "getgid", "getegid", "getresuid", "getresgid", "getgroups", "getpgrp", "getpgid", "getsid", "getrandom", "uname",
     "sysinfo", "getrlimit", "prlimit64", "getrusage", "times", "time", "gettimeofday", "clock_gettime", "clock_getres", "clock_nanosleep",
