@@ -138,11 +138,17 @@ class Session {
       exec_id_ = text_at(message, "exec_id");
     } else if (type == "exited") {
       StreamOutcome done;
-      const json::value* result = message.if_contains("result");
-      done.exit_code = exit_code_of(result && result->is_object() ? result->get_object() : message);
+      done.exit_code = exit_code_of(message);
       done.exec_id = exec_id_;
+      if (const std::string error = text_at(message, "error"); !error.empty()) note("dsec: " + printable(error));
+      if (text_at(message, "truncated") == "true") note("dsec: output past its limit was dropped");
       outcome_ = done;
+    } else if (type == "gap") {
+      note("dsec: " + std::to_string(number_at(message, "next_offset") - number_at(message, "offset")) + " bytes of " + text_at(message, "stream") +
+           " are no longer held");
     } else if (type == "error") {
+      // Input or a signal for a command that is just ending: its result is on the way.
+      if (started_ && number_at(message, "status") != 500) return {};
       HttpAnswer as_answer;
       as_answer.status = static_cast<int>(number_at(message, "status"));
       as_answer.body = json::serialize(message);
@@ -180,10 +186,12 @@ int exit_code_of(const json::object& result) {
 }
 
 Result<StreamOutcome> run_stream(Context& context, const std::string& ref, json::object exec, const StreamOptions& options) {
+  // Standard input is open on a stream unless the command gets one.
+  if (!options.interactive) exec["stdin"] = "";
+  json::object start = {{"type", "start"}, {"exec", exec}};
   const WindowSize window = window_size();
-  if (options.tty) exec["tty"] = {{"rows", window.rows}, {"columns", window.columns}};
-  if (options.interactive) exec["stdin_open"] = true;
-  return Session(context, ref, options).run({{"type", "start"}, {"exec", exec}});
+  if (options.tty) start["terminal"] = {{"rows", window.rows}, {"columns", window.columns}};
+  return Session(context, ref, options).run(std::move(start));
 }
 
 Result<StreamOutcome> attach_stream(Context& context, const std::string& ref, const std::string& exec_id, const StreamOptions& options) {

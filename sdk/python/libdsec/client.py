@@ -135,7 +135,7 @@ class DSecClient:
                 body["wait_ms"] = int(min(30.0, left) * 1000)
                 # The same key waits on for the same sandbox.
                 info = dict(await self._transport.json(
-                    "POST", "/v1/sandboxes", body, headers={"Idempotency-Key": key}, repeatable=True, timeout=left + 10))
+                    "POST", "/v1/sandboxes", body, headers={"Idempotency-Key": key}, repeatable=True, timeout=left + 2))
                 state = info.get("state")
                 if state == "ended":
                     raise ended_error(info)

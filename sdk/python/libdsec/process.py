@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, AsyncIterator, Optional, Union
 
-from .errors import DeadlineExceeded, NotFound
+from .errors import DeadlineExceeded
 from .results import CommandResult
 from .transport import segment
 
@@ -140,14 +140,11 @@ class Process:
         await self._sandbox._client._transport.json("POST", self._path("/signal"), {"signal": signal_number(signal)})
 
     async def kill(self) -> None:
-        """Ends the command with everything that it started. A command that has ended already is no error."""
-        try:
-            await self.signal("KILL")
-        except NotFound:
-            raise
-        except Exception as failure:
-            if getattr(failure, "code", "") != "conflict":
-                raise
+        """Ends the command with everything that it started, and waits for that.
+
+        What a command that has ended already left running is ended too.
+        """
+        await self._sandbox._client._transport.bytes("DELETE", self._path())
 
     async def resize(self, rows: int, columns: int) -> None:
         """Of a terminal."""

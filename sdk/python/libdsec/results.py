@@ -51,7 +51,7 @@ class CommandResult:
         if self.ok:
             return self
         how = "ran out of time" if self.timed_out else f"was ended by {self.signal}" if self.signal else f"ended with {self.exit_code}"
-        tail = (self.stderr or self.stdout).strip()[-500:]
+        tail = str(self.raw.get("error") or (self.stderr or self.stdout).strip()[-500:])
         raise CommandFailed(f"the command {how}" + (f": {tail}" if tail else ""), self)
 
     @classmethod

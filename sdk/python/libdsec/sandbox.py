@@ -260,7 +260,7 @@ class Sandbox:
         body = command_json(what, cwd=cwd, env=env, user=user, timeout=timeout, session=session)
         body["background"] = True
         if stdin:
-            body["stdin_open"] = True
+            body["open_stdin"] = True
         body["key"] = key or f"py-{uuid.uuid4().hex}"
         answer = await self._client._transport.json("POST", self._path("/exec"), body, repeatable=True)
         return Process(self, str(answer["exec_id"]))
