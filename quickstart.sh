@@ -114,6 +114,9 @@ export DSEC_URL DSEC_API_KEY
 DSEC_URL=$(cat "$state/url")
 DSEC_API_KEY=$(cat "$state/data/admin.key")
 
+# What the paper's network_rules name: the registries that this machine's own package clients use.
+"$dsec" service detect -q | sed 's/^/service that sandboxes may be allowed to reach: /' || true
+
 step "Import a base image"
 advice="\`mmdebstrap --mode=unshare bookworm /dev/null\` has to work here; the server's log is $state/serve.log"
 if "$dsec" image inspect "$base" >/dev/null 2>&1; then

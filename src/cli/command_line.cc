@@ -177,7 +177,7 @@ void CommandLine::add_sandboxes() {
                          [this, action](Context& c) { return state_verb(c, refs_, action); });
     sub->add_option("sandbox", refs_)->required();
   }
-  CLI::App* events = verb("events", "What happens", [this](Context& c) { return events_verb(c, ref_, follow_, json_); });
+  CLI::App* events = verb("events", "What has happened to a sandbox; without one, what happens from now on", [this](Context& c) { return events_verb(c, ref_, follow_, json_); });
   events->add_option("sandbox", ref_, "Only of this one");
   events->add_flag("-f,--follow", follow_, "Go on as it happens");
   events->add_flag("--json", json_, "A JSON object a line");
@@ -312,8 +312,8 @@ void CommandLine::add_administration() {
   add_listing(detect, listing_);
 
   CLI::App* project = family("project", "Projects");
-  for (const char* action : {"ls", "add", "rm"}) {
-    CLI::App* sub = verb(action, std::string(action) == "ls" ? "List them" : std::string(action) == "add" ? "Make one" : "Remove one",
+  for (const char* action : {"ls", "add"}) {
+    CLI::App* sub = verb(action, std::string(action) == "ls" ? "List them" : "Make one",
                          [this, action](Context& c) { return project_verb(c, action, text_, listing_); }, project);
     if (std::string(action) == "ls") add_listing(sub, listing_);
     else sub->add_option("name", text_)->required();

@@ -100,7 +100,8 @@ int context_rm_verb(const std::string& name) {
 int node_ls_verb(Context& context, const ListingOptions& options) {
   auto items = context.pages("/v1/nodes");
   if (!items.ok()) return fail(items.error());
-  return show(*items, {field("NODE", "node"), field("ID", "id"), field("STATE", "state"), field("SANDBOXES", "sandboxes"), field("CPUS", "cpus"), field("MEMORY_MB", "memory_mb")},
+  return show(*items, {field("NODE", "id"), field("RUNNING", "sandboxes.running"), field("LIVE", "sandboxes.live"), field("LIMIT", "limits.sandboxes"),
+                       field("MEMORY_MB", "memory_committed_mb"), field("OF_MB", "limits.memory_mb"), field("COMMANDS", "running_execs")},
               "id", options);
 }
 
@@ -159,10 +160,9 @@ int service_detect_verb(Context& context, bool dry_run, const ListingOptions& op
 
 int project_verb(Context& context, const std::string& action, const std::string& name, const ListingOptions& options) {
   if (action == "add") return outcome(context.post("/v1/projects", json::object{{"name", name}}), name);
-  if (action == "rm") return outcome(context.call("DELETE", "/v1/projects/" + percent_encode(name)), name);
   auto items = context.pages("/v1/projects");
   if (!items.ok()) return fail(items.error());
-  return show(*items, {field("NAME", "name"), field("CREATED", "created_at", true)}, "name", options);
+  return show(*items, {field("NAME", "name"), field("PARENT", "parent")}, "name", options);
 }
 
 int key_verb(Context& context, const std::string& action, const std::string& project, const std::string& name, const std::string& role,

@@ -362,10 +362,14 @@ int events_verb(Context& context, const std::string& ref, bool follow, bool json
     for (const json::value& item : *items) print(line_of(item));
     return kOk;
   }
+  std::string only;
+  if (!ref.empty()) {
+    auto sandbox = context.get(sandbox_target(ref));
+    if (!sandbox.ok()) return fail(sandbox.error());
+    only = text_at(sandbox->as_object(), "id");
+  }
   HttpCall call;
   call.target = "/v1/events";
-  if (!ref.empty()) call.target += "?sandbox=" + percent_encode(ref);
-  if (!follow) call.target += std::string(ref.empty() ? "?" : "&") + "follow=false";
   call.headers = {{"Accept", "text/event-stream"}};
   call.timeout = std::chrono::hours(24);
   std::string rest;
@@ -377,7 +381,8 @@ int events_verb(Context& context, const std::string& ref, bool follow, bool json
       if (!line.starts_with("data:")) continue;
       boost::system::error_code failure;
       const json::value event = json::parse(line.substr(5), failure);
-      if (!failure) print(line_of(event));
+      if (failure || !event.is_object() || (!only.empty() && text_at(event.get_object(), "sandbox") != only)) continue;
+      print(line_of(event));
     }
     return {};
   });

@@ -329,3 +329,12 @@ def test_the_mirror_has_everything(scenario):
                 if inspect.isfunction(member) and not method.startswith("_"):
                     assert hasattr(mirror, method), f"{name}.{method}"
                     assert not inspect.iscoroutinefunction(getattr(mirror, method))
+
+
+def test_the_mirrors_types_are_those_of_the_sources():
+    import pathlib
+    import subprocess
+    import sys
+
+    tool = pathlib.Path(__file__).resolve().parents[1] / "tools" / "make_sync_stub.py"
+    assert subprocess.run([sys.executable, tool, "--check"], check=False).returncode == 0
