@@ -86,11 +86,10 @@ asio::awaitable<Result<void>> Edge::connect_network(std::shared_ptr<LiveSandbox>
   DSEC_CO_ASSIGN(std::vector<sys::Fd> listeners,
                  co_await net::on_pool(*calls_, [instance] { return instance->listen_loopback(egress_listeners()); }));
   policies_[sandbox->id()] = policy;
-  std::string certificates;
-  for (const model::ServiceDefinition& service : policy.services()) certificates += service.ca_certificates;
+  const std::map<std::string, std::string> files = egress_files(policy);
   DSEC_CO_TRY(egress_->serve(sandbox->id(), std::move(listeners), std::move(policy)));
-  if (!certificates.empty() && sandbox->channel_open())
-    DSEC_CO_TRY(co_await write_file(sandbox, model::kServiceCaPath, std::move(certificates)));
+  for (const auto& [path, bytes] : files)
+    if (sandbox->channel_open()) DSEC_CO_TRY(co_await write_file(sandbox, path, bytes));
   co_return Result<void>();
 }
 
