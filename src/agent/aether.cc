@@ -1,5 +1,7 @@
 #include "agent/aether.h"
 
+#include "protocol/agent_descriptors.h"
+
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/epoll.h>
@@ -57,9 +59,12 @@ int Aether::run() {
   // The secret and the payload's data are nobody's to read. PID 1 of a container
   // has this from its file's mode already.
   ::prctl(PR_SET_DUMPABLE, 0);
+  ::prctl(PR_SET_NAME, "aether");
   if (options_.plain) ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   watch_children();
   ::fcntl(listener_.get(), F_SETFD, FD_CLOEXEC);
+  if (!options_.plain)
+    for (int fd = protocol::kAgentListenFd; fd < protocol::kFirstFreeAgentFd; fd++) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
   ::fcntl(listener_.get(), F_SETFL, ::fcntl(listener_.get(), F_GETFL) | O_NONBLOCK);
   if (!loop_.watch(listener_.get(), EPOLLIN, [this](std::uint32_t) { on_connect(); })) return 1;
   loop_.run();

@@ -91,6 +91,8 @@ class AgentTestClient {
     if (::connect(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) socket_.reset();
   }
 
+  explicit AgentTestClient(sys::Fd connected) : socket_(std::move(connected)) {}
+
   bool connected() const { return socket_.valid(); }
   void disconnect() { socket_.reset(); }
   int fd() const { return socket_.get(); }

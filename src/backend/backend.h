@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -44,6 +45,9 @@ struct LaunchSpec {
   model::Resources resources;
   model::Priority priority = model::Priority::kLatency;
   bool no_new_privs = false;
+  // Written to /etc before anything runs, in place of what the image has there:
+  // "hostname", "hosts", "resolv.conf". At most 16 names, without "/".
+  std::map<std::string, std::string> etc_files;
 };
 
 struct Capabilities {
@@ -124,7 +128,7 @@ class Backend {
   virtual Capabilities capabilities() const = 0;
   // After an error nothing of the sandbox ran and nothing is left of it.
   virtual Result<std::unique_ptr<Instance>> launch(const LaunchSpec& spec, const Rootfs& rootfs, Deadline deadline) = 0;
-  // From record(). kNotFound when it is not running any more; destroy() by record then cleans up.
+  // From record(). kNotFound when it is not running any more; what was left of it is then removed.
   virtual Result<std::unique_ptr<Instance>> adopt(const std::string& record) = 0;
   // Removes everything of this backend on this node that no given record names:
   // what a crash left between two log entries. Returns how many.

@@ -1,61 +1,47 @@
-// The way to dsec-keeper from the node's other programs.
+// The keeper, seen from `dsec serve`.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <vector>
 
+#include "base/clock.h"
 #include "protocol/keeper_messages.h"
 #include "sys/descriptor_keeper.h"
 
 namespace dsec::backend {
 
-// Finds the keeper of a run directory or starts it. Safe on any thread; a call
-// is one round trip. When the keeper has died, the next call starts another and
-// gives it again what this client had put and started.
+struct KeeperStart {
+  std::string data_dir;    // absolute
+  std::string helper_dir;  // where dsec-keeper, dsec-spawner and dsec-agent are
+  bool use_v1 = true;      // drive the cgroup v1 controllers that the host has
+};
+
+// Safe on any thread; calls are made one at a time on one connection, which is
+// made again when it broke.
 class KeeperClient final : public sys::DescriptorKeeper {
  public:
-  struct Options {
-    std::string run_directory;  // absolute
-    std::string program;        // path of dsec-keeper
-  };
-  struct Status {
-    int pid = 0;
-    std::uint32_t descriptors = 0;
-    std::uint32_t program_restarts = 0;
-  };
-
-  static Result<std::unique_ptr<KeeperClient>> start_or_find(Options options);
+  explicit KeeperClient(std::string socket_path) : path_(std::move(socket_path)) {}
 
   Result<void> put(const std::string& name, int fd) override;
   Result<std::vector<sys::KeptDescriptor>> get(const std::string& prefix) override;
   Result<void> drop(const std::string& name) override;
-  // Has the keeper run a program and run it again whenever it ends. A program of
-  // that name that runs already is left alone.
-  Result<void> start_program(const std::string& name, const std::vector<std::string>& arguments);
-  // Also brings a dead keeper and its programs back.
-  Result<Status> status();
-  // Ends the programs and the keeper. What it kept is closed.
-  Result<void> stop();
+  Result<protocol::KeeperReply> status();
+  // Ends every sandbox, the spawner and the keeper. Returns when the keeper is gone.
+  Result<void> stop(Deadline deadline);
 
  private:
-  explicit KeeperClient(Options options) : options_(std::move(options)) {}
-  struct Answer {
-    std::vector<protocol::KeeperReply> replies;
-    std::vector<sys::KeptDescriptor> descriptors;
-  };
-  Result<Answer> call(const protocol::KeeperRequest& request, int fd);
-  Result<Answer> call_once(const protocol::KeeperRequest& request, int fd);
   Result<void> connect();
-  Result<void> restore();
+  Result<protocol::KeeperReply> call(const protocol::KeeperRequest& request, const std::vector<int>& fds,
+                                     std::vector<sys::KeptDescriptor>* kept);
 
-  const Options options_;
-  std::mutex mutex_;  // guards all below; held for a round trip
-  sys::Fd socket_;
-  std::map<std::string, sys::Fd> put_;
-  std::map<std::string, std::vector<std::string>> programs_;
+  const std::string path_;
+  std::mutex mutex_;  // guards connection_ for the length of a call: its purpose is to make them take turns
+  sys::Fd connection_;
 };
+
+// Finds the keeper of a data directory, or starts one; it lives on when this
+// process dies. Blocks until it answers.
+Result<std::unique_ptr<KeeperClient>> start_or_find_keeper(const KeeperStart& start, Deadline deadline);
 
 }  // namespace dsec::backend

@@ -1,286 +1,224 @@
 #include "keeper/keeper.h"
 
-#include <sys/epoll.h>
-#include <sys/file.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
+#include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <map>
+#include <optional>
+#include <vector>
 
+#include "base/fail_point.h"
+#include "base/log.h"
+#include "keeper/spawner_process.h"
+#include "protocol/keeper_messages.h"
+#include "sys/cgroup.h"
 #include "sys/file.h"
 #include "sys/unix_socket.h"
 
 namespace dsec::keeper {
+
 namespace {
 
-constexpr Duration kFirstPause = std::chrono::milliseconds(50);
-constexpr Duration kLongestPause = std::chrono::seconds(5);
-// A program that ran this long before it ended is started again at once.
-constexpr Duration kSettled = std::chrono::seconds(10);
-constexpr std::size_t kMaxClients = 64;
+using protocol::KeeperReply;
+using protocol::KeeperRequestKind;
 
-sigset_t handled_signals() {
-  sigset_t set;
-  sigemptyset(&set);
-  for (const int number : {SIGCHLD, SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, number);
-  return set;
+constexpr std::size_t kMaxClients = 32;
+constexpr auto kStopPatience = std::chrono::seconds(10);
+// A client of ours sends whole messages and reads its replies; one that does not is dropped.
+constexpr auto kClientPatience = std::chrono::seconds(2);
+
+class Keeper {
+ public:
+  Keeper(const KeeperOptions& options, sys::CgroupTree cgroups, sys::Fd listener, sys::Fd spawner_listener, sys::Fd signals)
+      : options_(options),
+        cgroups_(std::move(cgroups)),
+        listener_(std::move(listener)),
+        spawner_listener_(std::move(spawner_listener)),
+        signals_(std::move(signals)),
+        spawner_(command(options), spawner_listener_.get()) {}
+
+  // Returns when there is nothing to do any more. True: sandboxes were or are to be ended.
+  void run() {
+    Instant idle_since = std::chrono::steady_clock::now();
+    while (!stopping_) {
+      spawner_.start_if_due();
+      const bool idle = clients_.empty() && kept_.empty() && !cgroups_.any_populated();
+      const Instant now = std::chrono::steady_clock::now();
+      if (!idle) idle_since = now;
+      else if (now - idle_since >= options_.linger) break;
+      wait(idle ? Deadline::at(idle_since + options_.linger).left_ms() + 1 : static_cast<int>(options_.linger.count()));
+    }
+    spawner_.stop(Deadline::in(kStopPatience));
+    if (end_sandboxes_) end_sandboxes();
+  }
+
+ private:
+  static std::vector<std::string> command(const KeeperOptions& options) {
+    std::vector<std::string> words = {options.helper_dir + "/dsec-spawner", "--agent", options.helper_dir + "/dsec-agent",
+                                      "--cgroup", sys::cgroup_name(options.data_dir)};
+    if (!options.use_v1) words.emplace_back("--no-v1");
+    if (!options.ready_slots.empty()) words.insert(words.end(), {"--ready", options.ready_slots});
+    return words;
+  }
+
+  void wait(int timeout_ms) {
+    if (const int due = spawner_.due_ms(); due >= 0) timeout_ms = std::min(timeout_ms, due + 1);
+    std::vector<pollfd> polled = {{listener_.get(), POLLIN, 0}, {signals_.get(), POLLIN, 0}, {spawner_.pidfd(), POLLIN, 0}};
+    for (const sys::Fd& client : clients_) polled.push_back({client.get(), POLLIN, 0});
+    if (::poll(polled.data(), polled.size(), timeout_ms) <= 0) return;
+    if (polled[1].revents != 0) stopping_ = true;
+    if (polled[2].revents != 0) spawner_.ended();
+    // From the back, so that an index stays that of its client.
+    for (std::size_t i = clients_.size(); i-- > 0;)
+      if (polled[3 + i].revents != 0 && !answer(clients_[i].get())) clients_.erase(clients_.begin() + static_cast<std::ptrdiff_t>(i));
+    if (polled[0].revents != 0)
+      if (auto client = sys::accept_unix(listener_.get()); client.ok() && clients_.size() < kMaxClients) {
+        const timeval patience{kClientPatience.count(), 0};
+        ::setsockopt(client->get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+        clients_.push_back(std::move(*client));
+      }
+  }
+
+  // False when the connection is to be closed.
+  bool answer(int client) {
+    auto message = sys::receive_message(client, Deadline::in(kClientPatience), protocol::kMaxKeeperMessage);
+    if (!message.ok()) return false;
+    const auto request = protocol::decode_keeper_request(message->bytes);
+    if (!request.ok()) return false;
+    KeeperReply reply;
+    switch (request->kind) {
+      case KeeperRequestKind::kPut:
+        if (message->fds.size() != 1 || request->name.empty()) return false;
+        if (kept_.size() >= protocol::kMaxKept && !kept_.contains(request->name)) {
+          reply.error_number = ENOSPC;
+          reply.message = "the keeper is full";
+        } else {
+          kept_[request->name] = std::move(message->fds[0]);
+        }
+        break;
+      case KeeperRequestKind::kGet: return get(client, request->name);
+      case KeeperRequestKind::kDrop: kept_.erase(request->name); break;
+      case KeeperRequestKind::kStatus:
+        reply.kept = static_cast<std::uint32_t>(kept_.size());
+        reply.pid = static_cast<std::uint32_t>(::getpid());
+        reply.spawner_pid = static_cast<std::uint32_t>(spawner_.pid());
+        reply.spawner_starts = spawner_.starts();
+        break;
+      case KeeperRequestKind::kStop:
+        stopping_ = end_sandboxes_ = true;
+        break;
+    }
+    return send(client, reply, {});
+  }
+
+  bool get(int client, const std::string& prefix) {
+    KeeperReply reply;
+    std::vector<int> fds;
+    for (auto it = kept_.lower_bound(prefix); it != kept_.end() && it->first.starts_with(prefix); ++it) {
+      if (fds.size() == protocol::kDescriptorsPerReply) {
+        reply.more = true;
+        if (!send(client, reply, fds)) return false;
+        reply = {};
+        fds.clear();
+      }
+      reply.names.push_back(it->first);
+      fds.push_back(it->second.get());
+    }
+    return send(client, reply, fds);
+  }
+
+  static bool send(int client, const KeeperReply& reply, const std::vector<int>& fds) {
+    return sys::send_message(client, protocol::encode(reply), fds).ok();
+  }
+
+  void end_sandboxes() {
+    const auto slots = cgroups_.slots();
+    if (!slots.ok()) return;
+    const Deadline deadline = Deadline::in(kStopPatience);
+    for (const std::string& slot : *slots) (void)cgroups_.kill(slot);
+    for (const std::string& slot : *slots)
+      if (auto empty = cgroups_.wait_empty(slot, deadline); !empty.ok())
+        log_error("a sandbox could not be ended", {{"slot", slot}, {"error", empty.error().message()}});
+  }
+
+  const KeeperOptions options_;
+  const sys::CgroupTree cgroups_;
+  const sys::Fd listener_;
+  const sys::Fd spawner_listener_;
+  const sys::Fd signals_;
+  SpawnerProcess spawner_;
+  std::map<std::string, sys::Fd> kept_;
+  std::vector<sys::Fd> clients_;
+  bool stopping_ = false;
+  bool end_sandboxes_ = false;
+};
+
+// An open-file-description lock, so that it goes with this process and is not
+// inherited by the spawner's (close-on-exec) copy.
+Result<sys::Fd> take_lock(const std::string& path) {
+  DSEC_ASSIGN(sys::Fd fd, sys::open_at(AT_FDCWD, path, O_RDWR | O_CREAT, 0600));
+  struct flock whole {};
+  whole.l_type = F_WRLCK;
+  whole.l_whence = SEEK_SET;
+  if (::fcntl(fd.get(), F_OFD_SETLK, &whole) == 0) return fd;
+  if (errno == EAGAIN || errno == EACCES) return Error(ErrorCode::kConflict, "this data directory has a keeper");
+  return errno_error("lock " + path, errno);
 }
 
-std::vector<pid_t> children_of(pid_t pid) {
-  std::vector<pid_t> out;
-  const std::string directory = "/proc/" + std::to_string(pid) + "/task";
-  // The spawner has a thread for each connection, and a child belongs to the thread that made it.
-  const Result<std::vector<std::string>> threads = sys::list_directory(directory);
-  if (!threads.ok()) return out;
-  for (const std::string& thread : *threads) {
-    const Result<std::string> text = sys::read_file(directory + "/" + thread + "/children", 16 << 20);
-    if (!text.ok()) continue;
-    pid_t value = 0;
-    for (const char c : *text) {
-      if (c >= '0' && c <= '9') {
-        value = value * 10 + (c - '0');
-      } else if (value != 0) {
-        out.push_back(value);
-        value = 0;
-      }
-    }
-  }
-  return out;
+// What is ours must be empty before it can be removed; this process was in it.
+Result<void> leave_cgroups(const sys::CgroupHost& host, const std::string& name) {
+  std::vector<std::string> roots = {host.unified};
+  for (const auto& drive : host.controllers)
+    if (drive.version == sys::CgroupHost::Version::kV1) roots.push_back(drive.v1_mount);
+  for (const std::string& root : roots) DSEC_TRY(sys::write_at(AT_FDCWD, root + "/cgroup.procs", "0"));
+  return sys::CgroupTree::remove(host, name);
 }
 
 }  // namespace
 
-Result<std::unique_ptr<Keeper>> Keeper::open(const std::string& directory) {
-  auto keeper = std::unique_ptr<Keeper>(new Keeper(directory));
-  DSEC_TRY(sys::make_directories(directory, 0700));
-  DSEC_ASSIGN(keeper->lock_, sys::open_at(AT_FDCWD, directory + "/keeper.lock", O_RDWR | O_CREAT, 0600));
-  if (::flock(keeper->lock_.get(), LOCK_EX | LOCK_NB) != 0) return Error(ErrorCode::kConflict, "another keeper runs here");
-  if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) return errno_error("become the child subreaper", errno);
-  const sigset_t set = handled_signals();
-  ::sigprocmask(SIG_BLOCK, &set, nullptr);
+Result<void> keep(const KeeperOptions& options, int ready_fd) {
+  sys::Fd ready(ready_fd);
+  const std::string run = options.data_dir + "/run";
+  DSEC_TRY(sys::make_directories(run, 0700));
+  DSEC_ASSIGN(const sys::Fd lock, take_lock(run + "/keeper.lock"));
+  ::signal(SIGCHLD, SIG_IGN);  // orphans are reaped at once
   ::signal(SIGPIPE, SIG_IGN);
-  keeper->signals_ = sys::Fd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
-  keeper->epoll_ = sys::Fd(::epoll_create1(EPOLL_CLOEXEC));
-  if (!keeper->signals_ || !keeper->epoll_) return errno_error("set up the loop", errno);
-  DSEC_ASSIGN(keeper->listener_, sys::listen_unix(directory + "/keeper.sock", SOCK_SEQPACKET));
-  DSEC_TRY(keeper->watch(keeper->signals_.get()));
-  DSEC_TRY(keeper->watch(keeper->listener_.get()));
-  keeper->last_client_ = std::chrono::steady_clock::now();
-  return keeper;
-}
+  if (::prctl(PR_SET_CHILD_SUBREAPER, 1) < 0) return errno_error("become a subreaper", errno);
+  sigset_t stop;
+  ::sigemptyset(&stop);
+  ::sigaddset(&stop, SIGTERM);
+  ::sigaddset(&stop, SIGINT);
+  ::sigprocmask(SIG_BLOCK, &stop, nullptr);
+  sys::Fd signals(::signalfd(-1, &stop, SFD_CLOEXEC));
+  if (!signals) return errno_error("signalfd", errno);
 
-Keeper::~Keeper() { stop_programs(); }
-
-Result<void> Keeper::watch(int fd) {
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.fd = fd;
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return errno_error("watch a descriptor", errno);
+  sys::CgroupHost host = sys::CgroupHost::detect();
+  if (!options.use_v1) host = host.without_v1();
+  const std::string name = sys::cgroup_name(options.data_dir);
+  DSEC_ASSIGN(sys::CgroupTree cgroups, sys::CgroupTree::create(host, name));
+  DSEC_TRY(cgroups.join_agents());
+  DSEC_ASSIGN(sys::Fd spawner_listener, sys::listen_unix(run + "/spawner.sock", SOCK_SEQPACKET));
+  DSEC_ASSIGN(sys::Fd listener, sys::listen_unix(run + "/keeper.sock", SOCK_SEQPACKET));
+  DSEC_TRY(fail_point("keeper.ready"));
+  log_info("keeper is ready", {{"data", options.data_dir}});
+  if (ready && ::write(ready.get(), "r", 1) < 0) log_warning("whoever started the keeper has gone");
+  ready.reset();
+  {
+    Keeper keeper(options, std::move(cgroups), std::move(listener), std::move(spawner_listener), std::move(signals));
+    keeper.run();
+  }
+  // Before the lock goes: a keeper that comes now makes its own.
+  ::unlink((run + "/keeper.sock").c_str());
+  ::unlink((run + "/spawner.sock").c_str());
+  if (auto left = leave_cgroups(host, name); !left.ok())
+    log_info("cgroups stay", {{"reason", left.error().message()}});
   return {};
-}
-
-Result<void> Keeper::run() {
-  while (!stopping_) {
-    // The nearest thing that has a time: a program to start again, or the idle check.
-    Instant wake = std::chrono::steady_clock::now() + std::chrono::seconds(5);
-    for (const auto& [name, program] : programs_)
-      if (program.pid == 0) wake = std::min(wake, program.start_again);
-    epoll_event events[16];
-    const int n = ::epoll_wait(epoll_.get(), events, 16, Deadline::at(wake).left_ms());
-    if (n < 0 && errno != EINTR) return errno_error("wait for events", errno);
-    for (int i = 0; i < n && !stopping_; i++) {
-      const int fd = events[i].data.fd;
-      if (fd == listener_.get()) {
-        accept_client();
-      } else if (fd == signals_.get()) {
-        signalfd_siginfo info;
-        while (::read(signals_.get(), &info, sizeof info) == sizeof info)
-          if (info.ssi_signo == SIGTERM || info.ssi_signo == SIGINT) stopping_ = true;
-        reap();
-      } else {
-        serve(fd);
-      }
-    }
-    run_timers();
-  }
-  ::unlink((directory_ + "/keeper.sock").c_str());
-  stop_programs();
-  return {};
-}
-
-void Keeper::accept_client() {
-  Result<sys::Fd> client = sys::accept_unix(listener_.get());
-  if (!client.ok() || clients_.size() >= kMaxClients) return;
-  const int fd = client->get();
-  // A client that does not read its reply must not stop the loop.
-  const timeval patience{2, 0};
-  ::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
-  if (watch(fd).ok()) clients_[fd] = std::move(client).value();
-}
-
-void Keeper::serve(int client) {
-  last_client_ = std::chrono::steady_clock::now();
-  Result<sys::SocketMessage> message =
-      sys::receive_message(client, Deadline::in(Duration::zero()), protocol::kMaxKeeperMessage);
-  if (!message.ok()) {
-    if (message.error().code() != ErrorCode::kDeadlineExceeded) clients_.erase(client);
-    return;
-  }
-  const Result<protocol::KeeperRequest> request = protocol::decode_keeper_request(message->bytes);
-  if (request.ok()) return answer(client, *request, std::move(message->fds));
-  const protocol::KeeperReply refusal{.error_number = EPROTO, .message = request.error().message()};
-  if (!sys::send_message(client, protocol::encode(refusal)).ok()) clients_.erase(client);
-}
-
-void Keeper::answer(int client, const protocol::KeeperRequest& request, std::vector<sys::Fd> fds) {
-  protocol::KeeperReply reply;
-  const auto refuse = [&reply](int error, const char* why) {
-    reply.error_number = error;
-    reply.message = why;
-  };
-  switch (request.verb) {
-    case protocol::KeeperVerb::kPut:
-      if (fds.size() != 1 || request.name.empty()) {
-        refuse(EINVAL, "put takes a name and one descriptor");
-      } else {
-        kept_[request.name] = std::move(fds[0]);
-      }
-      break;
-    case protocol::KeeperVerb::kGet:
-      return answer_get(client, request.name);
-    case protocol::KeeperVerb::kDrop:
-      kept_.erase(request.name);
-      break;
-    case protocol::KeeperVerb::kStart:
-      if (request.arguments.empty() || request.name.empty()) {
-        refuse(EINVAL, "start takes a name and arguments");
-      } else {
-        Program& program = programs_[request.name];
-        program.arguments = request.arguments;
-        if (program.pid == 0) start(program);
-        reply.pid = static_cast<std::uint32_t>(program.pid);
-      }
-      break;
-    case protocol::KeeperVerb::kStatus:
-      reply.pid = static_cast<std::uint32_t>(::getpid());
-      reply.descriptors = static_cast<std::uint32_t>(kept_.size());
-      reply.restarts = restarts_;
-      break;
-    case protocol::KeeperVerb::kStop:
-      stopping_ = true;
-      stop_programs();
-      break;
-    default:
-      refuse(EPROTO, "an unknown verb");
-  }
-  if (!sys::send_message(client, protocol::encode(reply)).ok()) clients_.erase(client);
-}
-
-void Keeper::answer_get(int client, const std::string& prefix) {
-  auto at = kept_.lower_bound(prefix);
-  for (bool more = true; more;) {
-    protocol::KeeperReply reply;
-    std::vector<int> fds;
-    while (at != kept_.end() && at->first.starts_with(prefix) && fds.size() < protocol::kKeeperBatch) {
-      reply.names.push_back(at->first);
-      fds.push_back(at->second.get());
-      ++at;
-    }
-    more = at != kept_.end() && at->first.starts_with(prefix);
-    reply.more = more;
-    if (!sys::send_message(client, protocol::encode(reply), fds).ok()) {
-      clients_.erase(client);
-      return;
-    }
-  }
-}
-
-void Keeper::start(Program& program) {
-  std::vector<char*> argv;
-  for (std::string& argument : program.arguments) argv.push_back(argument.data());
-  argv.push_back(nullptr);
-  const pid_t parent = ::getpid();
-  // The keeper is small and has one thread: a plain fork is cheap and safe here.
-  const pid_t pid = ::fork();
-  if (pid == 0) {
-    // Its state is ours to restart: it must not outlive us and meet its successor.
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::getppid() != parent) ::_exit(1);
-    sigset_t none;
-    sigemptyset(&none);
-    ::sigprocmask(SIG_SETMASK, &none, nullptr);
-    ::signal(SIGPIPE, SIG_DFL);
-    ::execv(argv[0], argv.data());
-    ::_exit(127);
-  }
-  program.started = std::chrono::steady_clock::now();
-  program.pid = pid > 0 ? pid : 0;
-  if (pid < 0) program.start_again = program.started + kFirstPause;
-}
-
-void Keeper::reap() {
-  const Instant now = std::chrono::steady_clock::now();
-  for (;;) {
-    const pid_t pid = ::waitpid(-1, nullptr, WNOHANG);
-    if (pid <= 0) return;
-    for (auto& [name, program] : programs_) {
-      if (program.pid != pid) continue;
-      program.pid = 0;
-      restarts_++;
-      if (now - program.started >= kSettled) {
-        program.pause = Duration::zero();
-      } else {
-        program.pause = std::clamp(program.pause * 2, kFirstPause, kLongestPause);
-      }
-      program.start_again = now + program.pause;
-    }
-  }
-}
-
-void Keeper::run_timers() {
-  const Instant now = std::chrono::steady_clock::now();
-  for (auto& [name, program] : programs_)
-    if (program.pid == 0 && !stopping_ && program.start_again <= now) start(program);
-  if (!clients_.empty()) last_client_ = now;
-  if (now - last_client_ >= kIdleExit && !sandboxes_left()) stopping_ = true;
-}
-
-// A sandbox is a child of the spawner that made it, or of ours when that one died.
-bool Keeper::sandboxes_left() const {
-  std::size_t own = 0;
-  for (const auto& [name, program] : programs_) {
-    if (program.pid == 0) continue;
-    own++;
-    if (!children_of(program.pid).empty()) return true;
-  }
-  return children_of(::getpid()).size() > own;
-}
-
-void Keeper::stop_programs() {
-  sigset_t child;
-  sigemptyset(&child);
-  sigaddset(&child, SIGCHLD);
-  for (auto& [name, program] : programs_) {
-    if (program.pid == 0) continue;
-    ::kill(program.pid, SIGTERM);
-    // It has a moment to take its cgroups down, then no more.
-    const Deadline deadline = Deadline::in(std::chrono::seconds(5));
-    while (::waitpid(program.pid, nullptr, WNOHANG) == 0) {
-      if (deadline.passed()) {
-        ::kill(program.pid, SIGKILL);
-        ::waitpid(program.pid, nullptr, 0);
-        break;
-      }
-      const timespec wait{0, 50'000'000};
-      ::sigtimedwait(&child, nullptr, &wait);
-    }
-    program.pid = 0;
-  }
-  programs_.clear();
 }
 
 }  // namespace dsec::keeper

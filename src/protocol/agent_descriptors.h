@@ -29,7 +29,8 @@
 
 namespace dsec::protocol {
 
-// 0, 1 and 2 are /dev/null. All that follow are close-on-exec.
+// 0, 1 and 2 are /dev/null. Those that follow cross aether's own exec, so aether
+// makes them close-on-exec first of all.
 inline constexpr int kAgentListenFd = 3;         // SOCK_STREAM unix socket, listening
 inline constexpr int kInnerUserNamespaceFd = 4;  // for setns of a payload's child
 // cgroup v1 `tasks` files of the payload, open for writing; absent on a host

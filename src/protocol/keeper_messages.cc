@@ -3,63 +3,48 @@
 #include "protocol/packing.h"
 
 namespace dsec::protocol {
-namespace {
 
-// Reads a list whose length the bytes that are there bound.
-std::vector<std::string> read_list(Unpacker& in) {
-  std::vector<std::string> out;
-  const std::uint32_t count = in.u32();
-  for (std::uint32_t i = 0; i < count && in.ok(); i++) out.push_back(in.bytes());
-  return out;
-}
-
-void write_list(Packer& out, const std::vector<std::string>& list) {
-  out.u32(static_cast<std::uint32_t>(list.size()));
-  for (const std::string& item : list) out.bytes(item);
-}
-
-}  // namespace
-
-std::string encode(const KeeperRequest& request) {
-  Packer out;
-  out.u8(kKeeperProtocol).u8(static_cast<std::uint8_t>(request.verb)).bytes(request.name);
-  write_list(out, request.arguments);
-  return out.take();
-}
-
-std::string encode(const KeeperReply& reply) {
-  Packer out;
-  out.u8(kKeeperProtocol).u32(static_cast<std::uint32_t>(reply.error_number)).bytes(reply.message).u8(reply.more);
-  write_list(out, reply.names);
-  out.u32(reply.pid).u32(reply.descriptors).u32(reply.restarts);
-  return out.take();
+std::string encode(const KeeperRequest& m) {
+  return Packer().u32(kKeeperProtocol).u8(static_cast<std::uint8_t>(m.kind)).bytes(m.name).take();
 }
 
 Result<KeeperRequest> decode_keeper_request(std::string_view bytes) {
-  Unpacker in(bytes);
-  if (in.u8() != kKeeperProtocol) return invalid_argument("a request of another keeper protocol");
-  KeeperRequest request;
-  request.verb = static_cast<KeeperVerb>(in.u8());
-  request.name = in.bytes();
-  request.arguments = read_list(in);
-  if (!in.finished()) return invalid_argument("a malformed keeper request");
-  if (request.name.size() > kMaxKeeperName) return invalid_argument("the name is longer than 200 bytes");
-  return request;
+  Unpacker u(bytes);
+  const bool known = u.u32() == kKeeperProtocol;
+  KeeperRequest m;
+  const std::uint8_t kind = u.u8();
+  m.kind = static_cast<KeeperRequestKind>(kind);
+  m.name = u.bytes();
+  if (!known || !u.finished() || kind < 1 || kind > static_cast<std::uint8_t>(KeeperRequestKind::kStop) ||
+      m.name.size() > kMaxKeptName)
+    return invalid_argument("malformed keeper request");
+  return m;
+}
+
+std::string encode(const KeeperReply& m) {
+  Packer p;
+  p.u32(kKeeperProtocol).u32(static_cast<std::uint32_t>(m.error_number)).bytes(m.message).u8(m.more);
+  p.u32(m.kept).u32(m.pid).u32(m.spawner_pid).u32(m.spawner_starts);
+  p.u32(static_cast<std::uint32_t>(m.names.size()));
+  for (const std::string& name : m.names) p.bytes(name);
+  return p.take();
 }
 
 Result<KeeperReply> decode_keeper_reply(std::string_view bytes) {
-  Unpacker in(bytes);
-  if (in.u8() != kKeeperProtocol) return invalid_argument("a reply of another keeper protocol");
-  KeeperReply reply;
-  reply.error_number = static_cast<std::int32_t>(in.u32());
-  reply.message = in.bytes();
-  reply.more = in.u8() != 0;
-  reply.names = read_list(in);
-  reply.pid = in.u32();
-  reply.descriptors = in.u32();
-  reply.restarts = in.u32();
-  if (!in.finished()) return invalid_argument("a malformed keeper reply");
-  return reply;
+  Unpacker u(bytes);
+  const bool known = u.u32() == kKeeperProtocol;
+  KeeperReply m;
+  m.error_number = static_cast<std::int32_t>(u.u32());
+  m.message = u.bytes();
+  m.more = u.u8() != 0;
+  m.kept = u.u32();
+  m.pid = u.u32();
+  m.spawner_pid = u.u32();
+  m.spawner_starts = u.u32();
+  const std::uint32_t names = u.u32();
+  for (std::uint32_t i = 0; i < names && u.ok(); ++i) m.names.push_back(u.bytes());
+  if (!known || !u.finished()) return invalid_argument("malformed keeper reply");
+  return m;
 }
 
 }  // namespace dsec::protocol

@@ -1,10 +1,8 @@
-// Programs of a node <-> dsec-keeper: one request, then its replies, on a
-// SOCK_SEQPACKET connection at <data>/run/keeper.sock.
+// Clients <-> dsec-keeper, on a SOCK_SEQPACKET connection at
+// <data>/run/keeper.sock: one request, then its replies.
 //
-// Both sides come from one build or from neighbouring ones; the first byte of
-// each request is the protocol's version, and a keeper refuses one that it does
-// not know. Put carries one descriptor; each reply to Get carries as many as it
-// has names, and the last one has more = false.
+// Put carries one descriptor. Get answers with any number of kDescriptors
+// replies, each with as many descriptors as names, and more = false in the last.
 #pragma once
 
 #include <cstdint>
@@ -15,38 +13,32 @@
 
 namespace dsec::protocol {
 
-inline constexpr std::uint8_t kKeeperProtocol = 1;
-inline constexpr std::size_t kMaxKeeperName = 200;
+inline constexpr std::uint32_t kKeeperProtocol = 1;
 inline constexpr std::size_t kMaxKeeperMessage = 64 << 10;
-inline constexpr std::size_t kKeeperBatch = 100;  // descriptors a message
+inline constexpr std::size_t kMaxKeptName = 200;
+inline constexpr std::size_t kMaxKept = 8192;        // descriptors in all
+inline constexpr std::size_t kDescriptorsPerReply = 64;
 
-enum class KeeperVerb : std::uint8_t {
-  kPut = 1,  // name + descriptor
-  kGet,      // name = prefix
-  kDrop,     // name
-  kStart,    // name + arguments: run a program, and run it again when it ends
-  kStatus,
-  kStop,     // end the programs, forget everything, exit
-};
+enum class KeeperRequestKind : std::uint8_t { kPut = 1, kGet, kDrop, kStatus, kStop };
 
 struct KeeperRequest {
-  KeeperVerb verb = KeeperVerb::kStatus;
-  std::string name;
-  std::vector<std::string> arguments;  // kStart: absolute path first
+  KeeperRequestKind kind = KeeperRequestKind::kStatus;
+  std::string name;  // kPut, kDrop; a prefix for kGet
 };
 
 struct KeeperReply {
   std::int32_t error_number = 0;
-  std::string message;
-  bool more = false;
-  std::vector<std::string> names;    // kGet: of the descriptors
-  std::uint32_t pid = 0;             // kStatus: the keeper's; kStart: the program's
-  std::uint32_t descriptors = 0;     // kStatus
-  std::uint32_t restarts = 0;        // kStatus: of programs, since the keeper started
+  std::string message;             // of an error
+  std::vector<std::string> names;  // kGet
+  bool more = false;               // kGet
+  std::uint32_t kept = 0;          // kStatus
+  std::uint32_t pid = 0;           // kStatus: the keeper's
+  std::uint32_t spawner_pid = 0;   // kStatus; 0 while none runs
+  std::uint32_t spawner_starts = 0;
 };
 
-std::string encode(const KeeperRequest& request);
-std::string encode(const KeeperReply& reply);
+std::string encode(const KeeperRequest& m);
+std::string encode(const KeeperReply& m);
 Result<KeeperRequest> decode_keeper_request(std::string_view bytes);
 Result<KeeperReply> decode_keeper_reply(std::string_view bytes);
 

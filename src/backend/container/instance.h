@@ -1,0 +1,90 @@
+// A running container, and one command's processes in it.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "backend/backend.h"
+#include "backend/container/record.h"
+#include "backend/container/spawner_client.h"
+#include "sys/cgroup.h"
+
+namespace dsec::backend::container {
+
+// What every container of one backend shares; outlives none of them.
+struct Shared {
+  Shared(sys::CgroupTree tree, std::string spawner_path) : cgroups(std::move(tree)), spawner(std::move(spawner_path)) {}
+  sys::CgroupTree cgroups;
+  SpawnerClient spawner;
+  std::string agent_dir;     // <run>/a
+  sys::Fd home_network;      // the host's network namespace
+
+  // The slots of instances that were launched or adopted and not destroyed.
+  void know(const std::string& slot) {
+    const std::lock_guard lock(mutex);
+    known.insert(slot);
+  }
+  void forget(const std::string& slot) {
+    const std::lock_guard lock(mutex);
+    known.erase(slot);
+  }
+  std::mutex mutex;  // guards known
+  std::set<std::string> known;
+};
+
+class ContainerOperation final : public Operation {
+ public:
+  // `over` turns true when the sandbox is destroyed: from then on its slot, and a
+  // cgroup of this name in it, may be another's.
+  ContainerOperation(sys::Fd payload, std::string name, sys::Fd cgroup, std::shared_ptr<std::atomic<bool>> over)
+      : payload_(std::move(payload)), name_(std::move(name)), cgroup_(std::move(cgroup)), over_(std::move(over)) {}
+  // Removes the cgroup if nothing is left in it; else that is done with the slot.
+  ~ContainerOperation() override;
+
+  int cgroup_fd() const override { return cgroup_.get(); }
+  Result<void> kill() override;
+  bool populated() const override;
+  std::uint64_t cpu_usec() const override;
+  std::uint64_t frozen_usec() const override;
+
+ private:
+  sys::Fd payload_;
+  std::string name_;
+  sys::Fd cgroup_;
+  std::shared_ptr<std::atomic<bool>> over_;
+};
+
+class ContainerInstance final : public Instance {
+ public:
+  ContainerInstance(std::shared_ptr<Shared> shared, Record record, sys::Fd pidfd)
+      : shared_(std::move(shared)), record_(std::move(record)), pidfd_(std::move(pidfd)) {}
+
+  std::string record() const override { return encode(record_); }
+  int pidfd() const override { return pidfd_.get(); }
+  Result<sys::Fd> dial_agent(Deadline deadline) override;
+  Result<sys::Fd> dial_port(std::uint16_t port, Deadline deadline) override;
+  Result<std::vector<sys::Fd>> listen_loopback(const std::vector<LoopbackListener>& listeners) override;
+  Result<std::unique_ptr<Operation>> open_operation(const std::string& op_id) override;
+  Result<std::unique_ptr<Operation>> find_operation(const std::string& op_id) override;
+  Result<void> freeze(Deadline deadline) override;
+  Result<void> thaw(Deadline deadline) override;
+  Result<Usage> usage() override;
+  Result<EndEvidence> evidence() override;
+  Result<void> destroy(Deadline deadline) override;
+
+ private:
+  Result<std::unique_ptr<Operation>> operation(const std::string& op_id, bool make);
+  Result<sys::Fd> socket_inside(int family, int type);
+
+  const std::shared_ptr<Shared> shared_;
+  const Record record_;
+  const sys::Fd pidfd_;
+  const std::shared_ptr<std::atomic<bool>> over_ = std::make_shared<std::atomic<bool>>(false);
+  std::atomic<bool> killed_{false};
+  std::atomic<std::uint64_t> oom_kills_{0};  // as last seen; the cgroup goes with destroy()
+};
+
+}  // namespace dsec::backend::container

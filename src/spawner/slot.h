@@ -1,0 +1,64 @@
+// A slot: what a sandbox needs that is dear to make, made ahead.
+//
+// An outer user namespace with a range of ids of its own and one more id for
+// aether; an inner one below it, for the payload, in which no namespace can be
+// made; a network namespace with loopback up, owned by the outer; cgroups.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/result.h"
+#include "spawner/node.h"
+#include "sys/cgroup.h"
+#include "sys/fd.h"
+#include "sys/process.h"
+
+namespace dsec::spawner {
+
+struct Namespaces {
+  sys::Fd outer;
+  sys::Fd inner;
+  sys::Fd network;
+};
+
+struct Slot {
+  std::uint32_t number = 0;  // decides name and ids
+  std::uint64_t generation = 0;  // 0 while free
+  Namespaces namespaces;
+  sys::SlotCgroups cgroups;  // open while free, for the next launch
+  std::optional<sys::CgroupLimits> limits;  // as last set
+  std::uint64_t oom_kills = 0;  // counted in its cgroup by earlier sandboxes
+
+  std::string name() const { return "s" + std::to_string(number); }
+};
+
+// How many slots a node can have at once, by ids.
+inline constexpr std::uint32_t kMaxSlots = 24'000;
+// Host ids: 65,536 a slot from here on, below 2^31 so that every tool can show them.
+inline constexpr std::uint32_t kFirstPayloadId = 0x1400'0000;
+inline constexpr std::uint32_t kFirstAgentId = 0x1300'0000;
+static_assert(kFirstPayloadId + std::uint64_t{kMaxSlots} * 65536 < 0x8000'0000);
+
+inline std::uint32_t payload_id(std::uint32_t number) { return kFirstPayloadId + number * 65536; }
+inline std::uint32_t agent_id(std::uint32_t number) { return kFirstAgentId + number; }
+// The number in "s<number>", if it is one.
+std::optional<std::uint32_t> slot_number(const std::string& name);
+
+// Makes namespaces in a child that leaves no process behind. One thread a maker.
+class NamespaceMaker {
+ public:
+  explicit NamespaceMaker(const Node& node) : node_(node) {}
+  Result<Namespaces> make(std::uint32_t number);
+  // No socket, not even one that is closing, is left in the network namespace:
+  // nothing of the last sandbox can meet the next one there.
+  Result<bool> unused(const Namespaces& namespaces);
+
+ private:
+  const Node& node_;
+  sys::ChildStack outer_stack_;
+  sys::ChildStack inner_stack_;
+};
+
+}  // namespace dsec::spawner

@@ -1,0 +1,253 @@
+#include "spawner/stage.h"
+
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <linux/close_range.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <ctime>
+
+#include "base/fail_point.h"
+#include "protocol/agent_descriptors.h"
+#include "sys/mounts.h"
+
+namespace dsec::spawner {
+
+namespace {
+
+using protocol::LaunchStep;
+
+int fail(Stage& s, const char* what) {
+  s.error = errno ? errno : EIO;
+  s.what = what;
+  return 1;
+}
+
+// -1 with EIO when the test asked for it.
+int passes(const char* name) {
+  if (fail_point(name).ok()) return 0;
+  errno = EIO;
+  return -1;
+}
+
+int keep(Stage& s, int fd) {
+  if (fd >= 0 && s.opened_count < static_cast<int>(s.opened.size())) s.opened[static_cast<std::size_t>(s.opened_count++)] = fd;
+  return fd;
+}
+
+int place(const Stage& s, Place p) { return s.block + static_cast<int>(p); }
+
+// A directory of the root filesystem to mount on, made where it is missing. What
+// an image has put there instead (a link, a file) makes the launch fail.
+int mount_point(Stage& s, const char* name) {
+  int fd = sys::open_beneath(s.overlay, name, O_PATH | O_DIRECTORY);
+  if (fd < 0 && errno == ENOENT) {
+    if (::mkdirat(s.overlay, name, 0755) < 0) return -1;
+    if (::fchownat(s.overlay, name, s.payload_uid, s.payload_uid, AT_SYMLINK_NOFOLLOW) < 0) return -1;
+    fd = sys::open_beneath(s.overlay, name, O_PATH | O_DIRECTORY);
+  }
+  return keep(s, fd);
+}
+
+int attach(int mount, int point) {
+  return ::move_mount(mount, "", point, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH);
+}
+
+int mount_proc(Stage& s) {
+  const int context = keep(s, ::fsopen("proc", FSOPEN_CLOEXEC));
+  if (context < 0 || passes("spawner.init.proc") < 0) return fail(s, "fsopen proc");
+  if (::fsconfig(context, FSCONFIG_CMD_CREATE, nullptr, nullptr, 0) < 0) return fail(s, "create proc");
+  const int proc = keep(s, ::fsmount(context, FSMOUNT_CLOEXEC, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC));
+  if (proc < 0) return fail(s, "fsmount proc");
+  const int point = keep(s, sys::open_beneath(AT_FDCWD, "proc", O_PATH | O_DIRECTORY));
+  if (point < 0 || attach(proc, point) < 0) return fail(s, "attach proc");
+  mark(s, LaunchStep::kProc);
+
+  // Below /dev is our own read-only tree: its names are what they seem.
+  if (passes("spawner.init.terminals") < 0 ||
+      ::mount("devpts", "dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620,gid=5,max=256") < 0)
+    return fail(s, "mount devpts");
+  if (::mount("mqueue", "dev/mqueue", "mqueue", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) < 0) return fail(s, "mount mqueue");
+  mark(s, LaunchStep::kTerminals);
+
+  // `proc` was made by the lines above, so what lies below it without a link or
+  // another mount is procfs, whatever the image holds.
+  for (const Mask& mask : s.node->masked) {
+    const int target = sys::open_beneath(proc, mask.name.c_str(), O_PATH | (mask.directory ? O_DIRECTORY : 0));
+    if (target < 0 && errno == ENOENT) continue;
+    if (target < 0) return fail(s, "find a masked path");
+    const int cover = ::open_tree(s.node->masks.get(), mask.directory ? "directory" : "file", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+    const bool done = cover >= 0 && passes("spawner.init.masks") == 0 && attach(cover, target) == 0;
+    const int error = errno;
+    ::close(target);
+    if (cover >= 0) ::close(cover);
+    errno = error;
+    if (!done) return fail(s, "mask a path of /proc");
+  }
+  mark(s, LaunchStep::kMasks);
+  return 0;
+}
+
+int set_limits(const Stage& s) {
+  const rlimit core{0, 0};
+  const rlim_t most = s.node->nofile_limit;
+  const rlimit files{most < 1024 ? most : 1024, most};
+  const rlimit locked{8 << 20, 8 << 20};
+  if (::syscall(SYS_prlimit64, 0, RLIMIT_CORE, &core, nullptr) < 0) return -1;
+  if (::syscall(SYS_prlimit64, 0, RLIMIT_NOFILE, &files, nullptr) < 0) return -1;
+  if (::syscall(SYS_prlimit64, 0, RLIMIT_MEMLOCK, &locked, nullptr) < 0) return -1;
+  // The worker is pinned to one CPU, ignores SIGCHLD and may block signals.
+  unsigned long cpus[128];
+  std::memset(cpus, 0xff, sizeof cpus);
+  if (::syscall(SYS_sched_setaffinity, 0, sizeof cpus, cpus) < 0) return -1;
+  struct KernelAction {
+    void (*handler)(int);
+    unsigned long flags;
+    void (*restorer)();
+    unsigned long mask;
+  } action{SIG_DFL, 0, nullptr, 0};
+  for (int signal : {SIGCHLD, SIGPIPE})
+    if (::syscall(SYS_rt_sigaction, signal, &action, nullptr, sizeof action.mask) < 0) return -1;
+  const unsigned long none = 0;
+  return static_cast<int>(::syscall(SYS_rt_sigprocmask, SIG_SETMASK, &none, nullptr, sizeof none));
+}
+
+// A descriptor table of its own with only what aether is to have. The shared
+// one, with thousands of descriptors, is never copied.
+int set_descriptors(const Stage& s) {
+  if (::syscall(SYS_close_range, kFirstOrdinaryFd, ~0u, CLOSE_RANGE_UNSHARE) < 0) return -1;
+  for (int fd = 0; fd < 3; ++fd)
+    if (::dup3(place(s, Place::kNull), fd, 0) < 0) return -1;
+  struct Move {
+    Place from;
+    int to;
+  };
+  constexpr Move kMoves[] = {{Place::kListen, protocol::kAgentListenFd},     {Place::kInner, protocol::kInnerUserNamespaceFd},
+                             {Place::kMemoryTasks, protocol::kV1MemoryTasksFd}, {Place::kCpuTasks, protocol::kV1CpuTasksFd},
+                             {Place::kPidsTasks, protocol::kV1PidsTasksFd},   {Place::kPayload, protocol::kPayloadCgroupFd},
+                             {Place::kAgent, protocol::kFirstFreeAgentFd}};
+  // They cross the exec into aether, which closes the door behind itself; its own file does not.
+  for (const Move& move : kMoves)
+    if (::dup3(place(s, move.from), move.to, move.from == Place::kAgent ? O_CLOEXEC : 0) < 0) return -1;
+  for (std::size_t i = 0; i < s.v1.size(); ++i)
+    if (!s.v1[i]) ::close(protocol::kV1TasksFds[i]);
+  return static_cast<int>(::syscall(SYS_close_range, protocol::kFirstFreeAgentFd + 1, ~0u, 0));
+}
+
+// By raw calls: libc's would change every thread of the spawner. Host root is
+// not mapped in the outer namespace, so leaving it keeps the capabilities.
+int take_identity() {
+  const std::uint32_t id = protocol::kAgentUid;
+  if (::syscall(SYS_setgroups, 0, nullptr) < 0 || ::syscall(SYS_setresgid, id, id, id) < 0 || ::syscall(SYS_setresuid, id, id, id) < 0)
+    return -1;
+  std::uint64_t mask = 0;
+  for (int capability : protocol::kAgentCapabilities) mask |= std::uint64_t{1} << capability;
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct data[2] = {};
+  for (int half = 0; half < 2; ++half) {
+    const auto bits = static_cast<std::uint32_t>(mask >> (32 * half));
+    data[half] = {bits, bits, bits};
+  }
+  if (::syscall(SYS_capset, &header, data) < 0) return -1;
+  for (int capability : protocol::kAgentCapabilities)
+    if (::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, capability, 0, 0) < 0) return -1;
+  return 0;
+}
+
+int init_main(void* argument) {
+  auto& s = *static_cast<Stage*>(argument);
+  mark(s, LaunchStep::kInit);
+  if (mount_proc(s) != 0) return 1;
+  if (passes("spawner.init.identity") < 0 || ::sethostname(s.hostname, std::strlen(s.hostname)) < 0) return fail(s, "set the hostname");
+  if (set_limits(s) < 0) return fail(s, "set limits");
+  if (set_descriptors(s) < 0) return fail(s, "set descriptors");
+  if (take_identity() < 0) return fail(s, "take aether's identity");
+  mark(s, LaunchStep::kIdentity);
+  const sock_fprog filter{s.filter_length, const_cast<sock_filter*>(s.filter)};
+  if (passes("spawner.init.filter") < 0 || ::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &filter) < 0)
+    return fail(s, "load the narrow filter");
+  mark(s, LaunchStep::kFilter);
+  if (passes("spawner.init.exec") < 0) return fail(s, "execute the agent");
+  char name[] = "aether";
+  char v1[] = "DSEC_V1_CGROUPS=0";
+  if (s.v1[0] || s.v1[1] || s.v1[2]) v1[sizeof v1 - 2] = '1';
+  char* const argv[] = {name, nullptr};
+  char* const env[] = {v1, nullptr};
+  s.executing = true;
+  ::syscall(SYS_execveat, protocol::kFirstFreeAgentFd, "", argv, env, AT_EMPTY_PATH);
+  s.executing = false;
+  return fail(s, "execute the agent");
+}
+
+int stager_main(void* argument) {
+  auto& s = *static_cast<Stage*>(argument);
+  mark(s, LaunchStep::kStager);
+  const int dev = mount_point(s, "dev");
+  const int sys_point = mount_point(s, "sys");
+  if (passes("spawner.stager.root") < 0 || dev < 0 || sys_point < 0 || mount_point(s, "proc") < 0)
+    return fail(s, "find /dev, /sys and /proc in the image");
+  if (::mkdirat(s.overlay, "tmp", 01777) == 0)
+    (void)::fchownat(s.overlay, "tmp", s.payload_uid, s.payload_uid, AT_SYMLINK_NOFOLLOW);
+  // On "/" and then into it: constant cost, where pivot_root looks at every
+  // thread of the host. What lies below is empty, and locked besides.
+  if (::move_mount(s.overlay, "", AT_FDCWD, "/", MOVE_MOUNT_F_EMPTY_PATH) < 0) return fail(s, "attach the root");
+  if (::fchdir(s.overlay) < 0 || ::chroot(".") < 0) return fail(s, "enter the root");
+  mark(s, LaunchStep::kRoot);
+
+  if (passes("spawner.stager.devices") < 0 || attach(s.devices, dev) < 0) return fail(s, "attach /dev");
+  if (::move_mount(s.shm, "", s.devices, "shm", MOVE_MOUNT_F_EMPTY_PATH) < 0) return fail(s, "attach /dev/shm");
+  if (attach(s.sysfs, sys_point) < 0) return fail(s, "attach /sys");
+  mark(s, LaunchStep::kDevices);
+
+  if (passes("spawner.stager.user") < 0 || ::setns(s.outer, CLONE_NEWUSER) < 0) return fail(s, "enter the user namespace");
+  if (::setns(s.network, CLONE_NEWNET) < 0) return fail(s, "enter the network namespace");
+  mark(s, LaunchStep::kUser);
+
+  clone_args args{};
+  args.flags = CLONE_VM | CLONE_VFORK | CLONE_FILES | CLONE_PARENT | CLONE_PIDFD | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC |
+               CLONE_NEWUTS | CLONE_NEWCGROUP;
+  args.pidfd = reinterpret_cast<std::uint64_t>(&s.pidfd);
+  const long pid = sys::clone_call(&args, *s.init_stack, init_main, argument);
+  if (pid < 0) return fail(s, "clone init");
+  s.pid = static_cast<int>(pid);
+  return 0;
+}
+
+}  // namespace
+
+std::int64_t monotonic_nsec() {
+  timespec t{};
+  ::clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * std::int64_t{1'000'000'000} + t.tv_nsec;
+}
+
+void mark(Stage& stage, protocol::LaunchStep step) {
+  const std::int64_t now = monotonic_nsec();
+  const std::size_t i = static_cast<std::size_t>(step);
+  stage.step_nsec[i] = static_cast<std::uint32_t>(now - stage.last_nsec);
+  stage.last_nsec = now;
+  stage.step = i + 1 < protocol::kLaunchSteps ? static_cast<protocol::LaunchStep>(i + 1) : step;
+}
+
+void run_stage(Stage& stage, const sys::ChildStack& stager_stack) {
+  clone_args args{};
+  args.flags = CLONE_VM | CLONE_VFORK | CLONE_FILES | CLONE_NEWNS | CLONE_INTO_CGROUP;
+  args.cgroup = static_cast<std::uint64_t>(stage.agent_cgroup);
+  args.exit_signal = SIGCHLD;
+  if (sys::clone_call(&args, stager_stack, stager_main, &stage) < 0) fail(stage, "clone the stager");
+  if (stage.executing) mark(stage, protocol::LaunchStep::kExec);
+  for (int i = 0; i < stage.opened_count; ++i) ::close(stage.opened[static_cast<std::size_t>(i)]);
+  stage.opened_count = 0;
+}
+
+}  // namespace dsec::spawner

@@ -1,0 +1,134 @@
+// The cgroups of one node, behind one class: v1-hybrid and v2 alike.
+//
+//   <v1 memory|cpu|pids>/<name>/agents            the spawner and every aether
+//   <v1 memory|cpu|pids>/<name>/<slot>            one sandbox's payload, limited
+//   <v2>/<name>/keeper                            the keeper and the spawner
+//   <v2>/<name>/slots/<slot>/agent                aether
+//   <v2>/<name>/slots/<slot>/payload/op-<id>      the payload; one child an operation
+//
+// Freeze, kill, population and CPU time always come from the v2 tree, which a
+// hybrid host has without controllers. A controller is driven where the host
+// has it: in its v1 hierarchy, in the v2 tree, or nowhere. Nothing outside
+// <name> is ever changed, except that a v2 host's root delegates controllers.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "sys/fd.h"
+
+namespace dsec::sys {
+
+enum class Controller : std::uint8_t { kMemory, kCpu, kPids };
+inline constexpr std::array<Controller, 3> kControllers = {Controller::kMemory, Controller::kCpu, Controller::kPids};
+const char* to_string(Controller controller);
+
+// What this host offers.
+struct CgroupHost {
+  enum class Version : std::uint8_t { kNone, kV1, kV2 };
+  struct Drive {
+    Version version = Version::kNone;
+    std::string v1_mount;  // kV1 only
+  };
+  std::string unified;  // where the v2 tree is mounted; "" = nowhere
+  std::array<Drive, 3> controllers;  // by Controller
+
+  // Reads what is mounted below `root`.
+  static CgroupHost detect(const std::string& root = "/sys/fs/cgroup");
+  CgroupHost without_v1() const;
+  bool has(Controller controller) const {
+    return controllers[static_cast<std::size_t>(controller)].version != Version::kNone;
+  }
+};
+
+struct CgroupLimits {
+  std::uint64_t memory_bytes = 0;  // 0 = none, in all three
+  std::uint32_t cpu_millis = 0;    // thousandths of a core
+  std::uint64_t processes = 0;
+  bool batch = false;  // runs only where nobody else wants the CPU
+  bool operator==(const CgroupLimits&) const = default;
+};
+
+struct CgroupUsage {
+  std::uint64_t cpu_usec = 0;
+  std::uint64_t memory_bytes = 0;  // without page cache that can be dropped
+  std::uint64_t memory_peak_bytes = 0;
+  std::uint64_t processes = 0;
+  std::uint64_t oom_kills = 0;
+  std::uint64_t stalled_usec = 0;
+};
+
+// Descriptors by which processes are put into a slot's payload and agent.
+struct SlotCgroups {
+  std::array<Fd, 3> v1_tasks;  // write-only, by Controller; invalid where not driven by v1
+  Fd agent;                    // v2 directories
+  Fd payload;
+};
+
+// The <name> of a data directory, so that nodes of one host keep apart.
+std::string cgroup_name(const std::string& data_dir);
+
+// Safe on any thread: holds descriptors only.
+class CgroupTree {
+ public:
+  // Makes <name> and its inner directories where missing.
+  static Result<CgroupTree> create(const CgroupHost& host, const std::string& name);
+
+  // Moves the calling process into `agents` (v1) and `keeper` (v2).
+  Result<void> join_agents() const;
+
+  // `owner` (a host id) may put its children into the slot's payload.
+  Result<void> make_slot(const std::string& slot, unsigned owner) const;
+  // kConflict while a process is left in it; ok when it is gone already.
+  Result<void> remove_slot(const std::string& slot) const;
+  // Removes what operations left and forgets peaks, so that another sandbox may use the slot.
+  Result<void> renew_slot(const std::string& slot) const;
+  Result<SlotCgroups> open_slot(const std::string& slot) const;
+  Result<Fd> open_payload(const std::string& slot) const;
+  // A cgroup below the payload's, for one command; one that exists is opened. Its
+  // owner is the payload's.
+  static Result<Fd> make_operation(int payload, const std::string& name);
+  Result<std::vector<std::string>> slots() const;
+
+  Result<void> limit(const std::string& slot, const CgroupLimits& limits) const;
+  Result<CgroupUsage> usage(const std::string& slot) const;
+  Result<std::uint64_t> oom_kills(const std::string& slot) const;
+  // Any process in agent or payload; false for a slot that is gone.
+  bool populated(const std::string& slot) const;
+  Result<void> kill(const std::string& slot) const;  // agent and payload
+  Result<void> kill_payload(const std::string& slot) const;
+  Result<void> freeze_payload(const std::string& slot, bool frozen) const;
+  bool payload_frozen(const std::string& slot) const;
+  // Returns when no process is left in the slot.
+  Result<void> wait_empty(const std::string& slot, Deadline deadline) const;
+  // Returns when every process of the payload stands (or none does).
+  Result<void> wait_frozen(const std::string& slot, bool frozen, Deadline deadline) const;
+  Result<std::vector<int>> agent_pids(const std::string& slot) const;
+  // Any process in any slot.
+  bool any_populated() const;
+  // Removes everything, slots included; kConflict while a process is left.
+  static Result<void> remove(const CgroupHost& host, const std::string& name);
+
+ private:
+  CgroupTree() = default;
+  Result<void> wait_event(const std::string& path, std::string_view key, bool value, Deadline deadline) const;
+  Result<void> limit_v1(Controller controller, const std::string& slot, const CgroupLimits& limits) const;
+  Result<void> limit_v2(Controller controller, const std::string& slot, const CgroupLimits& limits) const;
+  int v1(Controller controller) const { return v1_[static_cast<std::size_t>(controller)].get(); }
+  bool driven_by_v2(Controller controller) const { return v2_[static_cast<std::size_t>(controller)]; }
+  bool any_v2() const { return v2_[0] || v2_[1] || v2_[2]; }
+
+  std::array<Fd, 3> v1_;  // <name> in each v1 hierarchy
+  std::array<bool, 3> v2_{};
+  Fd unified_;  // <v2>/<name>
+  Fd slots_;    // <v2>/<name>/slots
+};
+
+// Fields of cgroup's flat-keyed files: the number after `key` at a line's start.
+std::uint64_t cgroup_field(std::string_view text, std::string_view key);
+
+}  // namespace dsec::sys
