@@ -50,13 +50,13 @@ class KeeperContract : public ::testing::TestWithParam<bool> {
       return;
     }
     ASSERT_NE(::mkdtemp(directory_), nullptr);
-    auto client = backend::KeeperClient::start_or_find({directory_, DSEC_TEST_BIN "/dsec-keeper"});
+    auto client = backend::start_or_find_keeper({.data_dir = directory_, .helper_dir = DSEC_TEST_BIN}, Deadline::in(std::chrono::seconds(10)));
     ASSERT_TRUE(client.ok()) << client.error().message();
     program_ = client->get();
     keeper_ = std::move(*client);
   }
   void TearDown() override {
-    if (program_ != nullptr) EXPECT_TRUE(program_->stop().ok());
+    if (program_ != nullptr) EXPECT_TRUE(program_->stop(Deadline::in(std::chrono::seconds(10))).ok());
     keeper_.reset();
     if (GetParam()) (void)sys::remove_tree_at(AT_FDCWD, directory_);
   }
