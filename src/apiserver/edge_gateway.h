@@ -55,6 +55,22 @@ class EdgeGateway {
     std::vector<std::string> notes;
   };
   virtual net::asio::awaitable<Result<DetectedServices>> detect_services() = 0;
+  // Ends a sandbox; one that has ended already is left as it is.
+  virtual net::asio::awaitable<Result<model::Sandbox>> end(model::Principal principal, std::string ref) = 0;
+  // Whether a sandbox that is not over is made of this layer.
+  virtual bool uses_layer(const std::string& digest) const = 0;
+  // What happened to sandboxes of a project ("" = of all) after event `after`, as far as
+  // it is remembered. Waits until there is something, or until `by`.
+  struct Event {
+    std::uint64_t sequence = 0;
+    std::int64_t at_ms = 0;
+    std::string sandbox;
+    std::string project;
+    std::string type;
+    std::string detail;
+  };
+  virtual net::asio::awaitable<std::vector<Event>> events(std::string project, std::uint64_t after, Instant by) = 0;
+  virtual std::uint64_t last_event() const = 0;
   // Numbers for /v1/nodes and /metrics, as a JSON object.
   virtual std::string node_json() const = 0;
 };

@@ -1,0 +1,84 @@
+// The apiserver's view of the Store: read once, kept in memory, written through.
+//
+// Called on the event loop only. Reads never block; a change is committed on the
+// worker pool and seen by reads once it is stored.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/random.h"
+#include "model/principal.h"
+#include "store/store.h"
+#include "sys/worker_pool.h"
+
+namespace dsec::apiserver {
+
+namespace asio = boost::asio;
+
+// Where refs live that every project may use, and that the first key belongs to.
+inline constexpr const char* kDefaultProject = "default";
+
+class Catalogue {
+ public:
+  struct NewKey {
+    store::ApiKey record;
+    std::string key;  // told once
+  };
+
+  // All arguments outlive the catalogue. Blocks.
+  static Result<std::unique_ptr<Catalogue>> open(store::Store& store, sys::WorkerPool& pool, const Clock& clock, Random& random);
+  // The admin key of `path`: made on the first start, and registered again when the
+  // store has lost it. Blocks; before the loop runs.
+  Result<std::string> ensure_admin_key(const std::string& path);
+
+  // kUnauthenticated for everything that is no valid key.
+  Result<model::Principal> authenticate(std::string_view key) const;
+  std::vector<store::ApiKey> keys(const std::string& project) const;
+  asio::awaitable<Result<NewKey>> create_key(std::string project, std::string name, model::Role role);
+  asio::awaitable<Result<void>> revoke_key(std::string project, std::string id);
+
+  std::vector<store::Project> projects() const;
+  bool has_project(const std::string& name) const { return projects_.contains(name); }
+  asio::awaitable<Result<void>> create_project(store::Project project);
+
+  // The project's own ref, else the default project's.
+  Result<store::Ref> find_ref(const std::string& project, store::RefKind kind, const std::string& text) const;
+  // What the project may name: its own refs and the default project's.
+  std::vector<store::Ref> refs(const std::string& project) const;
+  // A digest is a name, not a right: a project reads the layers that a ref of its own or
+  // of the default project names.
+  bool may_read(const std::string& project, const std::string& digest) const;
+  bool is_referenced(const std::string& digest) const;
+  asio::awaitable<Result<void>> put_ref(store::Ref ref);
+  // kNotFound when the project has none of its own.
+  asio::awaitable<Result<store::Ref>> remove_ref(std::string project, store::RefKind kind, std::string text);
+
+  std::vector<model::ServiceDefinition> services() const;
+  asio::awaitable<Result<void>> put_service(model::ServiceDefinition service);
+  asio::awaitable<Result<void>> remove_service(std::string name);
+
+ private:
+  Catalogue(store::Store& store, sys::WorkerPool& pool, const Clock& clock, Random& random)
+      : store_(store), pool_(pool), clock_(clock), random_(random) {}
+  Result<void> load();
+  NewKey make_key(std::string project, std::string name, model::Role role);
+  std::int64_t now_ms() const;
+
+  using RefKey = std::tuple<std::string, store::RefKind, std::string, std::string>;
+  store::Store& store_;
+  sys::WorkerPool& pool_;
+  const Clock& clock_;
+  Random& random_;
+  std::map<std::string, store::ApiKey> keys_by_hash_;
+  std::map<std::string, store::Project> projects_;
+  std::map<RefKey, store::Ref> refs_;
+  std::map<std::string, model::ServiceDefinition> services_;
+};
+
+}  // namespace dsec::apiserver

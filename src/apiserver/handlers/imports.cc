@@ -1,0 +1,236 @@
+// Import: the body of a request goes through a pipe to the importer, which runs
+// on a thread of its own. The pipe is the back-pressure.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <array>
+#include <charconv>
+
+#include "apiserver/handlers/handlers.h"
+#include "base/encoding.h"
+#include "base/log.h"
+#include "model/json.h"
+#include "net/blocking.h"
+
+namespace dsec::apiserver {
+namespace json = boost::json;
+namespace {
+
+enum class Form { kTar, kOci, kDebian };
+
+struct ImportRequest {
+  model::RefName name;
+  model::LayerKind kind = model::LayerKind::kBase;
+  Form form = Form::kTar;
+  std::string suite;                  // kDebian
+  std::vector<std::string> packages;  // kDebian
+  image::ImportOptions options;
+};
+
+store::RefKind ref_kind(model::LayerKind kind) {
+  return kind == model::LayerKind::kBase        ? store::RefKind::kImage
+         : kind == model::LayerKind::kWorkspace ? store::RefKind::kWorkspace
+                                                : store::RefKind::kToolkit;
+}
+
+// "debian:bookworm,git,python3". Names are checked here and again where they are used.
+Result<void> parse_debian(const std::string& source, ImportRequest& out) {
+  const auto plain = [](const std::string& text) {
+    return !text.empty() && text.size() <= 100 && text[0] != '-' && text.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789+.-") == std::string::npos;
+  };
+  std::string rest = source.substr(sizeof "debian:" - 1);
+  for (bool first = true; first || !rest.empty(); first = false) {
+    const std::string item = rest.substr(0, rest.find(','));
+    rest.erase(0, item.size() + 1);
+    if (!plain(item)) return invalid_argument("source: not a suite or package name: " + item);
+    if (first) {
+      out.suite = item;
+    } else {
+      out.packages.push_back(item);
+    }
+  }
+  out.form = Form::kDebian;
+  return {};
+}
+
+Result<ImportRequest> parse_request(const Call& call, bool image) {
+  const net::HttpRequest& request = call.request();
+  DSEC_TRY(check_parameters(request, {"name", "kind", "at", "format", "source", "label"}));
+  const auto text = [&request](const char* name) {
+    const std::string* value = request.parameter(name);
+    return value == nullptr ? std::string() : *value;
+  };
+  ImportRequest out;
+  if (text("name").empty()) return invalid_argument("name: what the layer is to be called is missing");
+  DSEC_ASSIGN(out.name, model::parse_ref(text("name")));
+  if (const std::string kind = text("kind"); !kind.empty()) {
+    DSEC_ASSIGN(out.kind, model::parse_layer_kind(kind));
+    if (image && out.kind != model::LayerKind::kBase) return invalid_argument("kind: an image is a base; use /v1/layers");
+  } else if (!image) {
+    return invalid_argument("kind: base, workspace or toolkit");
+  }
+  out.options.kind = out.kind;
+  out.options.at = text("at");
+  if (!out.options.at.empty() && out.options.at[0] != '/') return invalid_argument("at: an absolute path inside the sandbox");
+  out.options.source_label = text("label");
+  const std::string format = text("format");
+  if (format == "oci" || format == "docker" || format == "docker-archive") {
+    out.form = Form::kOci;
+  } else if (!format.empty() && format != "tar") {
+    return invalid_argument("format: tar, oci or docker-archive");
+  }
+  if (const std::string source = text("source"); !source.empty()) {
+    if (source.starts_with("debian:")) {
+      DSEC_TRY(parse_debian(source, out));
+      out.options.source_label = source;
+    } else if (source.starts_with("docker://")) {
+      return Error(ErrorCode::kUnsupported, "source: pulling from a registry comes with the layer store; save the image and import docker-archive:PATH");
+    } else {
+      return invalid_argument("source: debian:SUITE[,package...]");
+    }
+  }
+  return out;
+}
+
+Result<model::LayerRecord> run_import(image::Importer& importer, const ImportRequest& request, const image::ImportOptions& options, int input) {
+  switch (request.form) {
+    case Form::kTar:
+      return importer.import_tar(input, options);
+    case Form::kOci:
+      return importer.import_oci(input, options);
+    case Form::kDebian:
+      return importer.import_debian(request.suite, request.packages, options);
+  }
+  return Error(ErrorCode::kInternal, "an import of no form");
+}
+
+asio::awaitable<Result<json::value>> name_layer(ApiServer& server, std::string project, ImportRequest request, model::LayerRecord record) {
+  store::Ref ref{std::move(project), ref_kind(request.kind), request.name.name, request.name.tag, {record.digest}, 0};
+  DSEC_CO_TRY(co_await server.parts.catalogue.put_ref(ref));
+  DSEC_CO_ASSIGN(json::object described, describe_ref(server, ref));
+  co_return json::value(std::move(described));
+}
+
+// The server builds by itself: the answer is an operation at once.
+asio::awaitable<void> build(ApiServer& server, std::string project, ImportRequest request, std::shared_ptr<Operation> operation) {
+  image::ImportOptions options = request.options;
+  options.cancelled = &operation->cancelled;
+  options.on_progress = [&server, operation](const image::ImportProgress& progress) {
+    asio::post(server.parts.io, [&server, operation, progress] {
+      operation->progress = {progress.stage, progress.done_bytes, progress.total_bytes};
+      server.operations.touch(*operation);
+    });
+  };
+  Result<model::LayerRecord> record = co_await net::on_pool(
+      server.parts.imports, [&server, request, options] { return run_import(server.parts.importer, request, options, -1); });
+  if (!record.ok()) {
+    log_warning("an import failed", {{"name", request.name.text()}, {"error", record.error().message()}});
+    server.operations.finish(*operation, std::move(record).error());
+    co_return;
+  }
+  server.operations.finish(*operation, co_await name_layer(server, std::move(project), std::move(request), std::move(record).value()));
+}
+
+struct Pipe {
+  sys::Fd read;
+  sys::Fd write;
+};
+
+Result<Pipe> make_pipe() {
+  int fds[2];
+  if (::pipe2(fds, O_CLOEXEC) != 0) return errno_error("make a pipe", errno);
+  Pipe out{sys::Fd(fds[0]), sys::Fd(fds[1])};
+  if (::fcntl(fds[1], F_SETFL, O_NONBLOCK) != 0) return errno_error("make a pipe", errno);
+  ::fcntl(fds[1], F_SETPIPE_SZ, 1 << 20);
+  return out;
+}
+
+// The body into the pipe, at the importer's pace. An importer that has seen enough
+// closes its end: what is left of the body is then nobody's business.
+asio::awaitable<Result<void>> pump(ApiServer& server, net::Exchange& exchange, sys::Fd write_end) {
+  asio::posix::stream_descriptor sink(server.parts.io, write_end.release());
+  std::vector<char> buffer(256 << 10);
+  for (;;) {
+    DSEC_CO_ASSIGN(const std::size_t n, co_await exchange.read_some(buffer));
+    if (n == 0) co_return Result<void>();
+    boost::system::error_code failed;
+    std::size_t done = 0;
+    while (done < n && !failed)
+      done += co_await sink.async_write_some(asio::buffer(buffer.data() + done, n - done), asio::redirect_error(asio::use_awaitable, failed));
+    if (failed) co_return Result<void>();
+  }
+}
+
+asio::awaitable<Result<void>> import(ApiServer& server, Call& call, bool image) {
+  DSEC_CO_ASSIGN(ImportRequest request, parse_request(call, image));
+  if (request.form == Form::kDebian) {
+    const std::string id = "op-" + to_base32(server.parts.random.bytes(15));
+    const std::int64_t now = std::chrono::duration_cast<std::chrono::milliseconds>(server.parts.clock.wall_now().time_since_epoch()).count();
+    auto operation = server.operations.start(id, call.principal.project, "import", now);
+    asio::co_spawn(server.parts.io, build(server, call.principal.project, std::move(request), operation), asio::detached);
+    co_return co_await respond_json(call.exchange, 202, {{"operation_id", id}, {"operation", to_json(*operation)}});
+  }
+
+  DSEC_CO_ASSIGN(Pipe pipe, make_pipe());
+  auto cancelled = std::make_shared<std::atomic<bool>>(false);
+  image::ImportOptions options = request.options;
+  options.cancelled = cancelled.get();
+  // The job owns its end of the pipe and the flag: it may outlast this request.
+  auto input = std::make_shared<sys::Fd>(std::move(pipe.read));
+  std::optional<Result<model::LayerRecord>> outcome;
+  asio::steady_timer done(server.parts.io, asio::steady_timer::time_point::max());
+  auto run = [&server, request, options, input, cancelled]() -> Result<model::LayerRecord> {
+    Result<model::LayerRecord> record = run_import(server.parts.importer, request, options, input->get());
+    input->reset();
+    return record;
+  };
+  asio::co_spawn(
+      server.parts.io,
+      [](ApiServer& s, decltype(run) job, std::optional<Result<model::LayerRecord>>& slot, asio::steady_timer& signal) -> asio::awaitable<void> {
+        slot = co_await net::on_pool(s.parts.imports, std::move(job));
+        signal.cancel();
+      }(server, std::move(run), outcome, done),
+      asio::detached);
+
+  const Result<void> pumped = co_await pump(server, call.exchange, std::move(pipe.write));
+  // A body that broke off must never become a layer, even where the archive looks whole.
+  if (!pumped.ok()) cancelled->store(true);
+  boost::system::error_code woken;
+  while (!outcome) co_await done.async_wait(asio::redirect_error(asio::use_awaitable, woken));
+  if (!pumped.ok()) co_return pumped;
+  if (!outcome->ok()) co_return std::move(*outcome).error();
+  DSEC_CO_ASSIGN(const json::value layer, co_await name_layer(server, call.principal.project, std::move(request), std::move(*outcome).value()));
+  co_return co_await respond_json(call.exchange, 201, layer);
+}
+
+}  // namespace
+
+asio::awaitable<Result<void>> import_image(ApiServer& server, Call& call) { return import(server, call, true); }
+asio::awaitable<Result<void>> import_layer(ApiServer& server, Call& call) { return import(server, call, false); }
+
+asio::awaitable<Result<void>> get_operation(ApiServer& server, Call& call) {
+  DSEC_CO_TRY(check_parameters(call.request(), {"wait_ms"}));
+  DSEC_CO_ASSIGN(auto operation, server.operations.find(call.principal.project, call.path.at("id")));
+  if (const std::string* wait = call.request().parameter("wait_ms")) {
+    int ms = 0;
+    const auto [end, error] = std::from_chars(wait->data(), wait->data() + wait->size(), ms);
+    if (error != std::errc() || end != wait->data() + wait->size() || ms < 0 || ms > 60'000) co_return invalid_argument("wait_ms: a number from 0 to 60000");
+    co_await server.operations.wait(operation, server.parts.clock.now() + std::chrono::milliseconds(ms));
+  }
+  co_return co_await respond_json(call.exchange, 200, to_json(*operation));
+}
+
+asio::awaitable<Result<void>> cancel_operation(ApiServer& server, Call& call) {
+  DSEC_CO_ASSIGN(auto operation, server.operations.find(call.principal.project, call.path.at("id")));
+  operation->cancelled = true;
+  server.operations.touch(*operation);
+  co_return co_await respond_json(call.exchange, 202, to_json(*operation));
+}
+
+}  // namespace dsec::apiserver

@@ -1,0 +1,163 @@
+#include <algorithm>
+
+#include "apiserver/handlers/handlers.h"
+#include "model/json.h"
+#include "net/blocking.h"
+
+namespace dsec::apiserver {
+namespace json = boost::json;
+namespace {
+
+store::RefKind kind_of(model::LayerKind kind) {
+  switch (kind) {
+    case model::LayerKind::kBase:
+      return store::RefKind::kImage;
+    case model::LayerKind::kWorkspace:
+      return store::RefKind::kWorkspace;
+    case model::LayerKind::kToolkit:
+      return store::RefKind::kToolkit;
+  }
+  return store::RefKind::kImage;
+}
+
+// A ref of any kind, or of the one that ?kind= names.
+Result<store::Ref> find_layer_ref(ApiServer& server, const Call& call, const std::string& text) {
+  std::vector<store::RefKind> kinds = {store::RefKind::kImage, store::RefKind::kWorkspace, store::RefKind::kToolkit};
+  if (const std::string* wanted = call.request().parameter("kind")) {
+    DSEC_ASSIGN(const model::LayerKind kind, model::parse_layer_kind(*wanted));
+    kinds = {kind_of(kind)};
+  }
+  for (const store::RefKind kind : kinds) {
+    Result<store::Ref> found = server.parts.catalogue.find_ref(call.principal.project, kind, text);
+    if (found.ok() || found.error().code() != ErrorCode::kNotFound) return found;
+  }
+  return Error(ErrorCode::kNotFound, "no layer " + text);
+}
+
+json::value list_of(json::array items) { return {{"items", std::move(items)}, {"next_cursor", ""}}; }
+
+// Refs go first, so that a crash leaves a layer without a name and never a name without a layer.
+asio::awaitable<Result<void>> remove_named(ApiServer& server, const std::string& project, store::Ref ref) {
+  for (const std::string& digest : ref.layers)
+    if (server.parts.edge.uses_layer(digest)) co_return Error(ErrorCode::kConflict, "a sandbox uses " + ref.name + ":" + ref.tag);
+  DSEC_CO_TRY(co_await server.parts.catalogue.remove_ref(project, ref.kind, ref.name + ":" + ref.tag));
+  for (const std::string& digest : ref.layers) {
+    if (server.parts.catalogue.is_referenced(digest)) continue;
+    Result<void> removed = co_await net::on_pool(server.parts.pool, [&server, digest] {
+      return server.parts.layers.remove(digest);
+    });
+    if (!removed.ok() && removed.error().code() != ErrorCode::kNotFound) co_return removed;
+  }
+  co_return Result<void>();
+}
+
+}  // namespace
+
+Result<json::object> describe_ref(const ApiServer& server, const store::Ref& ref) {
+  json::object out;
+  json::array layers;
+  for (const std::string& digest : ref.layers) {
+    DSEC_ASSIGN(const model::LayerRecord record, server.parts.layers.find(digest));
+    out = model::to_json(record).get_object();
+    layers.emplace_back(digest);
+  }
+  out["name"] = ref.name;
+  out["tag"] = ref.tag;
+  out["ref"] = ref.name + ":" + ref.tag;
+  out["project"] = ref.project;
+  out["layers"] = std::move(layers);
+  return out;
+}
+
+asio::awaitable<Result<void>> list_images(ApiServer& server, Call& call) {
+  DSEC_CO_TRY(check_parameters(call.request(), {"cursor", "limit"}));
+  json::array items;
+  for (const store::Ref& ref : server.parts.catalogue.refs(call.principal.project)) {
+    if (ref.kind != store::RefKind::kImage) continue;
+    // A layer that is gone from the disk is left out; `dsec doctor` tells.
+    if (Result<json::object> item = describe_ref(server, ref); item.ok()) items.push_back(std::move(item).value());
+  }
+  co_return co_await respond_json(call.exchange, 200, list_of(std::move(items)));
+}
+
+asio::awaitable<Result<void>> get_image(ApiServer& server, Call& call) {
+  DSEC_CO_ASSIGN(const store::Ref ref, server.parts.catalogue.find_ref(call.principal.project, store::RefKind::kImage, call.path.at("ref")));
+  DSEC_CO_ASSIGN(json::object item, describe_ref(server, ref));
+  co_return co_await respond_json(call.exchange, 200, std::move(item));
+}
+
+asio::awaitable<Result<void>> delete_image(ApiServer& server, Call& call) {
+  DSEC_CO_ASSIGN(store::Ref ref, server.parts.catalogue.find_ref(call.principal.project, store::RefKind::kImage, call.path.at("ref")));
+  DSEC_CO_TRY(co_await remove_named(server, call.principal.project, std::move(ref)));
+  co_return co_await call.exchange.respond({.status = 204});
+}
+
+asio::awaitable<Result<void>> list_layers(ApiServer& server, Call& call) {
+  DSEC_CO_TRY(check_parameters(call.request(), {"cursor", "limit", "kind"}));
+  std::map<std::string, json::object> by_digest;
+  for (const store::Ref& ref : server.parts.catalogue.refs(call.principal.project)) {
+    for (const std::string& digest : ref.layers) {
+      Result<model::LayerRecord> record = server.parts.layers.find(digest);
+      if (!record.ok()) continue;
+      if (const std::string* kind = call.request().parameter("kind"); kind != nullptr && *kind != model::to_string(record->kind)) continue;
+      json::object& item = by_digest[digest];
+      if (item.empty()) {
+        item = model::to_json(*record).get_object();
+        item["refs"] = json::array();
+        item["name"] = ref.name;
+        item["tag"] = ref.tag;
+        item["ref"] = ref.name + ":" + ref.tag;
+      }
+      item["refs"].get_array().emplace_back(ref.name + ":" + ref.tag);
+    }
+  }
+  json::array items;
+  for (auto& [digest, item] : by_digest) items.push_back(std::move(item));
+  co_return co_await respond_json(call.exchange, 200, list_of(std::move(items)));
+}
+
+asio::awaitable<Result<void>> get_layer(ApiServer& server, Call& call) {
+  const std::string& text = call.path.at("ref");
+  if (model::is_digest(text)) {
+    if (!server.parts.catalogue.may_read(call.principal.project, text)) co_return Error(ErrorCode::kNotFound, "no layer " + text);
+    DSEC_CO_ASSIGN(const model::LayerRecord record, server.parts.layers.find(text));
+    co_return co_await respond_json(call.exchange, 200, model::to_json(record));
+  }
+  DSEC_CO_ASSIGN(const store::Ref ref, find_layer_ref(server, call, text));
+  DSEC_CO_ASSIGN(json::object item, describe_ref(server, ref));
+  co_return co_await respond_json(call.exchange, 200, std::move(item));
+}
+
+asio::awaitable<Result<void>> delete_layer(ApiServer& server, Call& call) {
+  DSEC_CO_ASSIGN(store::Ref ref, find_layer_ref(server, call, call.path.at("ref")));
+  DSEC_CO_TRY(co_await remove_named(server, call.principal.project, std::move(ref)));
+  co_return co_await call.exchange.respond({.status = 204});
+}
+
+asio::awaitable<Result<void>> verify_layer(ApiServer& server, Call& call) {
+  std::string digest = call.path.at("ref");
+  if (!model::is_digest(digest)) {
+    DSEC_CO_ASSIGN(const store::Ref ref, find_layer_ref(server, call, digest));
+    digest = ref.layers.back();
+  } else if (!server.parts.catalogue.may_read(call.principal.project, digest)) {
+    co_return Error(ErrorCode::kNotFound, "no layer " + digest);
+  }
+  DSEC_CO_TRY(co_await net::on_pool(server.parts.imports, [&server, digest] { return server.parts.layers.verify(digest); }));
+  co_return co_await respond_json(call.exchange, 200, {{"digest", digest}, {"verified", true}});
+}
+
+asio::awaitable<Result<void>> list_refs(ApiServer& server, Call& call) {
+  json::array items;
+  for (const store::Ref& ref : server.parts.catalogue.refs(call.principal.project)) {
+    json::array layers;
+    for (const std::string& digest : ref.layers) layers.emplace_back(digest);
+    items.push_back({{"project", ref.project},
+                     {"kind", std::string(store::to_string(ref.kind))},
+                     {"ref", ref.name + ":" + ref.tag},
+                     {"layers", std::move(layers)},
+                     {"created_at_ms", ref.created_at_ms}});
+  }
+  co_return co_await respond_json(call.exchange, 200, list_of(std::move(items)));
+}
+
+}  // namespace dsec::apiserver

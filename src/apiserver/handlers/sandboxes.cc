@@ -1,0 +1,152 @@
+#include <boost/json/parse.hpp>
+#include <boost/json/serialize.hpp>
+#include <charconv>
+
+#include "apiserver/handlers/handlers.h"
+#include "model/json.h"
+
+namespace dsec::apiserver {
+namespace json = boost::json;
+namespace {
+
+constexpr std::size_t kMaxBody = 1 << 20;
+constexpr std::int64_t kDefaultWaitMs = 30'000;
+constexpr std::int64_t kLongestWaitMs = 300'000;
+
+// One ref or digest to layer records, lowest first, of the kind that the place asks for.
+Result<std::vector<model::LayerRecord>> layers_of(ApiServer& server, const std::string& project, store::RefKind kind, const std::string& text) {
+  std::vector<std::string> digests;
+  if (model::is_digest(text)) {
+    if (!server.parts.catalogue.may_read(project, text)) return Error(ErrorCode::kNotFound, "no layer " + text);
+    digests = {text};
+  } else {
+    DSEC_ASSIGN(store::Ref ref, server.parts.catalogue.find_ref(project, kind, text));
+    digests = std::move(ref.layers);
+  }
+  std::vector<model::LayerRecord> out;
+  for (const std::string& digest : digests) {
+    DSEC_ASSIGN(model::LayerRecord record, server.parts.layers.find(digest));
+    out.push_back(std::move(record));
+  }
+  return out;
+}
+
+Result<model::ResolvedLayers> resolve(ApiServer& server, const std::string& project, const model::SandboxSpec& spec) {
+  const auto& environment = spec.environment;
+  if (!spec.image.empty() && !environment.base.empty()) return invalid_argument("image and environment.base exclude one another");
+  const std::string& base = spec.image.empty() ? environment.base : spec.image;
+  if (base.empty()) return invalid_argument("image or environment.base is missing");
+
+  model::ResolvedLayers out;
+  const auto append = [&](store::RefKind kind, model::LayerKind wanted, const std::string& text, const char* field) -> Result<void> {
+    DSEC_ASSIGN(const std::vector<model::LayerRecord> layers, layers_of(server, project, kind, text).within(field));
+    for (const model::LayerRecord& layer : layers) {
+      if (layer.kind != wanted)
+        return invalid_argument(std::string(field) + ": " + text + " is a " + std::string(model::to_string(layer.kind)) + " layer");
+      out.layers.push_back(layer);
+    }
+    return {};
+  };
+  DSEC_TRY(append(store::RefKind::kImage, model::LayerKind::kBase, base, spec.image.empty() ? "environment.base" : "image"));
+  out.config = out.layers.back().config;
+  if (!environment.workspace.empty())
+    DSEC_TRY(append(store::RefKind::kWorkspace, model::LayerKind::kWorkspace, environment.workspace, "environment.workspace"));
+  for (const std::string& toolkit : environment.toolkits)
+    DSEC_TRY(append(store::RefKind::kToolkit, model::LayerKind::kToolkit, toolkit, "environment.toolkits"));
+  return out;
+}
+
+Result<std::int64_t> wait_of(const json::object& body) {
+  const json::value* wait = body.if_contains("wait_ms");
+  if (wait == nullptr) return kDefaultWaitMs;
+  boost::system::error_code failed;
+  const std::int64_t ms = wait->to_number<std::int64_t>(failed);
+  if (failed || ms < 0 || ms > kLongestWaitMs) return invalid_argument("wait_ms: a number from 0 to 300000");
+  return ms;
+}
+
+}  // namespace
+
+asio::awaitable<Result<void>> create_sandbox(ApiServer& server, Call& call) {
+  if (server.stopping) co_return Error(ErrorCode::kUnavailable, "the server is stopping");
+  DSEC_CO_TRY(check_parameters(call.request(), {}));
+  DSEC_CO_ASSIGN(const std::string body, co_await call.exchange.read_body(kMaxBody));
+  boost::system::error_code failed;
+  const json::value value = json::parse(body, failed);
+  if (failed) co_return invalid_argument("the body is not JSON: " + failed.message());
+  if (!value.is_object()) co_return invalid_argument("the body is not a JSON object");
+  CreateCommand command;
+  command.principal = call.principal;
+  DSEC_CO_ASSIGN(command.spec, model::spec_from_json(value, {"wait_ms"}));
+  DSEC_CO_TRY(model::validate(command.spec));
+  DSEC_CO_ASSIGN(const std::int64_t wait_ms, wait_of(value.get_object()));
+  DSEC_CO_ASSIGN(command.layers, resolve(server, call.principal.project, command.spec));
+  for (const std::string& service : command.spec.network.services) {
+    const auto known = server.parts.catalogue.services();
+    if (std::none_of(known.begin(), known.end(), [&](const auto& s) { return s.name == service; }))
+      co_return invalid_argument("network.services: no service " + service + "; the operator defines them (dsec service detect)");
+  }
+  command.wait = std::chrono::milliseconds(wait_ms);
+  if (const std::string* key = call.request().header("Idempotency-Key")) {
+    if (key->empty() || key->size() > 128) co_return invalid_argument("Idempotency-Key: 1 to 128 bytes");
+    command.idempotency_key = *key;
+  }
+  DSEC_CO_ASSIGN(const model::Sandbox sandbox, co_await server.parts.edge.create(std::move(command)));
+  const bool waiting = sandbox.state == model::SandboxState::kQueued || sandbox.state == model::SandboxState::kPlacing ||
+                       sandbox.state == model::SandboxState::kStarting;
+  co_return co_await respond_json(call.exchange, waiting ? 202 : 201, model::to_json(sandbox));
+}
+
+asio::awaitable<Result<void>> list_sandboxes(ApiServer& server, Call& call) {
+  DSEC_CO_TRY(check_parameters(call.request(), {"selector", "state", "limit", "cursor"}));
+  ListQuery query;
+  if (const std::string* selector = call.request().parameter("selector")) query.selector = *selector;
+  if (const std::string* state = call.request().parameter("state")) query.state = *state;
+  if (const std::string* cursor = call.request().parameter("cursor")) query.cursor = *cursor;
+  if (const std::string* limit = call.request().parameter("limit")) {
+    const auto [end, error] = std::from_chars(limit->data(), limit->data() + limit->size(), query.limit);
+    if (error != std::errc() || end != limit->data() + limit->size() || query.limit < 1 || query.limit > 1000)
+      co_return invalid_argument("limit: a number from 1 to 1000");
+  }
+  DSEC_CO_ASSIGN(const EdgeGateway::Page page, co_await server.parts.edge.list(call.principal, query));
+  json::array items;
+  for (const model::Sandbox& sandbox : page.items) items.push_back(model::to_json(sandbox));
+  co_return co_await respond_json(call.exchange, 200, {{"items", std::move(items)}, {"next_cursor", page.next_cursor}});
+}
+
+// Ends all that a selector names; the answer says of each how it went.
+asio::awaitable<Result<void>> stop_sandboxes(ApiServer& server, Call& call) {
+  DSEC_CO_ASSIGN(const std::string body, co_await call.exchange.read_body(kMaxBody));
+  DSEC_CO_ASSIGN(const json::object request, parse_object(body, {"selector"}));
+  const json::value* selector = request.if_contains("selector");
+  if (selector == nullptr || !selector->is_string() || selector->get_string().empty())
+    co_return invalid_argument("selector: a label selector, to say what is meant");
+  json::array results;
+  ListQuery query{.selector = std::string(selector->get_string()), .limit = 1000};
+  do {
+    DSEC_CO_ASSIGN(const EdgeGateway::Page page, co_await server.parts.edge.list(call.principal, query));
+    for (const model::Sandbox& sandbox : page.items) {
+      json::object item{{"id", sandbox.id}};
+      if (const auto ended = co_await server.parts.edge.end(call.principal, sandbox.id); ended.ok()) {
+        item["state"] = std::string(model::to_string(ended->state));
+      } else {
+        item["error"] = {{"code", std::string(traits(ended.error().code()).name)}, {"message", ended.error().message()}};
+      }
+      results.push_back(std::move(item));
+    }
+    query.cursor = page.next_cursor;
+  } while (!query.cursor.empty());
+  co_return co_await respond_json(call.exchange, 200, {{"results", std::move(results)}});
+}
+
+asio::awaitable<Result<void>> serve_sandbox(ApiServer& server, Call& call) {
+  const std::vector<std::string>& segments = call.request().segments;
+  const bool reads = call.request().method == "GET" || call.request().method == "HEAD";
+  // A viewer looks and changes nothing; an interactive stream, a port and a command are no looking.
+  const bool acts = !reads || (segments.size() > 3 && (segments[3] == "ports" || (segments.size() > 4 && segments[3] == "exec" && segments[4] == "stream")));
+  if (acts && call.principal.role == model::Role::kViewer) co_return Error(ErrorCode::kPermissionDenied, "this key may only look");
+  co_await server.parts.edge.serve(call.exchange, call.principal, call.path.at("ref"), {segments.begin() + 3, segments.end()});
+  co_return Result<void>();
+}
+
+}  // namespace dsec::apiserver

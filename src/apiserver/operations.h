@@ -1,0 +1,65 @@
+// Operations: calls that outlast a request, followed by id.
+//
+// They live with this process: an import that a restart interrupts has left
+// nothing behind, and its id answers not_found afterwards.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/json/value.hpp>
+#include <atomic>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/clock.h"
+#include "base/result.h"
+
+namespace dsec::apiserver {
+
+namespace asio = boost::asio;
+
+struct OperationProgress {
+  std::string stage;
+  std::uint64_t done_bytes = 0;
+  std::uint64_t total_bytes = 0;
+};
+
+// Touched on the event loop only, but for `cancelled`.
+struct Operation {
+  std::string id;
+  std::string project;
+  std::string kind;  // "import"
+  std::int64_t created_at_ms = 0;
+  OperationProgress progress;
+  std::optional<boost::json::value> result;
+  std::optional<Error> error;
+  std::atomic<bool> cancelled{false};
+  std::unique_ptr<asio::steady_timer> changed;  // cancelled by every change: wakes who waits
+
+  bool finished() const { return result.has_value() || error.has_value(); }
+  std::string_view state() const;
+};
+
+class Operations {
+ public:
+  explicit Operations(asio::io_context& io) : io_(io) {}
+  std::shared_ptr<Operation> start(std::string id, std::string project, std::string kind, std::int64_t now_ms);
+  // kNotFound for another project's too.
+  Result<std::shared_ptr<Operation>> find(const std::string& project, const std::string& id) const;
+  void touch(Operation& operation) { operation.changed->cancel(); }
+  void finish(Operation& operation, Result<boost::json::value> outcome);
+  // Until the operation has changed or `by` has come.
+  asio::awaitable<void> wait(std::shared_ptr<Operation> operation, Instant by);
+
+ private:
+  asio::io_context& io_;
+  std::map<std::string, std::shared_ptr<Operation>> operations_;
+  std::deque<std::string> finished_;  // oldest first; the last 1,000 are remembered
+};
+
+boost::json::value to_json(const Operation& operation);
+
+}  // namespace dsec::apiserver

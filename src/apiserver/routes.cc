@@ -1,0 +1,51 @@
+// The routes of the API, in the order in which they are tried.
+#include "apiserver/handlers/handlers.h"
+
+namespace dsec::apiserver {
+
+const std::vector<Route>& routes() {
+  using enum Access;
+  static const std::vector<Route> table = {
+      {"GET", "/healthz", kOpen, get_health},
+      {"GET", "/readyz", kOpen, get_readiness},
+      {"GET", "/metrics", kOpen, get_metrics},
+      {"GET", "/v1/openapi.json", kOpen, get_openapi},
+      {"GET", "/v1/whoami", kViewer, get_whoami},
+      {"GET", "/v1/nodes", kViewer, list_nodes},
+      {"GET", "/v1/events", kViewer, stream_events},
+
+      {"POST", "/v1/sandboxes", kMember, create_sandbox},
+      {"GET", "/v1/sandboxes", kViewer, list_sandboxes},
+      {"POST", "/v1/sandboxes:stop", kMember, stop_sandboxes},
+      {"*", "/v1/sandboxes/{ref}/{rest...}", kViewer, serve_sandbox},
+
+      {"POST", "/v1/images", kMember, import_image},
+      {"GET", "/v1/images", kViewer, list_images},
+      {"GET", "/v1/images/{ref}", kViewer, get_image},
+      {"DELETE", "/v1/images/{ref}", kMember, delete_image},
+      {"POST", "/v1/layers", kMember, import_layer},
+      {"GET", "/v1/layers", kViewer, list_layers},
+      {"GET", "/v1/layers/{ref}", kViewer, get_layer},
+      {"DELETE", "/v1/layers/{ref}", kMember, delete_layer},
+      {"POST", "/v1/layers/{ref}/verify", kMember, verify_layer},
+      {"GET", "/v1/refs", kViewer, list_refs},
+
+      {"GET", "/v1/operations/{id}", kViewer, get_operation},
+      {"DELETE", "/v1/operations/{id}", kMember, cancel_operation},
+
+      {"GET", "/v1/services", kViewer, list_services},
+      {"POST", "/v1/services", kAdmin, put_service},
+      {"POST", "/v1/services/detect", kAdmin, detect_services},
+      {"GET", "/v1/services/{name}", kViewer, get_service},
+      {"DELETE", "/v1/services/{name}", kAdmin, delete_service},
+
+      {"GET", "/v1/projects", kViewer, list_projects},
+      {"POST", "/v1/projects", kAdmin, create_project},
+      {"GET", "/v1/projects/{project}/keys", kMember, list_keys},
+      {"POST", "/v1/projects/{project}/keys", kAdmin, create_key},
+      {"DELETE", "/v1/projects/{project}/keys/{id}", kAdmin, revoke_key},
+  };
+  return table;
+}
+
+}  // namespace dsec::apiserver
