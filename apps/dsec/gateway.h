@@ -1,0 +1,51 @@
+// The apiserver's way to the edge of the same process.
+#pragma once
+
+#include "apiserver/edge_gateway.h"
+#include "edge/edge.h"
+
+namespace dsec {
+
+class InProcessGateway final : public apiserver::EdgeGateway {
+ public:
+  explicit InProcessGateway(edge::Edge& edge) : edge_(edge) {}
+
+  net::asio::awaitable<Result<model::Sandbox>> create(apiserver::CreateCommand c) override {
+    edge::CreateCommand command{std::move(c.principal), std::move(c.spec), std::move(c.layers), std::move(c.idempotency_key), c.wait};
+    co_return co_await edge_.create(std::move(command));
+  }
+  net::asio::awaitable<Result<Page>> list(model::Principal principal, apiserver::ListQuery q) override {
+    DSEC_CO_ASSIGN(edge::SandboxPage page, edge_.list(principal, {q.selector, q.state, q.limit, q.cursor}));
+    co_return Page{std::move(page.items), std::move(page.next_cursor)};
+  }
+  net::asio::awaitable<void> serve(net::Exchange& exchange, model::Principal principal, std::string ref, std::vector<std::string> rest) override {
+    co_await edge_.serve(exchange, std::move(principal), std::move(ref), std::move(rest));
+  }
+  net::asio::awaitable<void> serve_port_host(net::Exchange& exchange, std::string sandbox_id, std::uint16_t port) override {
+    co_await edge_.serve_port_host(exchange, std::move(sandbox_id), port);
+  }
+  void set_services(std::vector<model::ServiceDefinition> services) override { edge_.set_services(std::move(services)); }
+  net::asio::awaitable<Result<DetectedServices>> detect_services() override {
+    DSEC_CO_ASSIGN(edge::DetectedServices found, co_await edge_.detect_services());
+    co_return DetectedServices{std::move(found.services), std::move(found.notes)};
+  }
+  net::asio::awaitable<Result<model::Sandbox>> end(model::Principal principal, std::string ref) override {
+    DSEC_CO_ASSIGN(const std::shared_ptr<edge::LiveSandbox> sandbox, edge_.find(principal, ref));
+    co_await sandbox->end(model::EndCause::kUser, "");
+    co_return sandbox->view();
+  }
+  bool uses_layer(const std::string& digest) const override { return edge_.uses_layer(digest); }
+  net::asio::awaitable<std::vector<Event>> events(std::string project, std::uint64_t after, Instant by) override {
+    std::vector<Event> out;
+    for (edge::SandboxEvent& event : co_await edge_.events(std::move(project), after, by))
+      out.push_back({event.sequence, event.at_ms, std::move(event.sandbox_id), std::move(event.project), std::move(event.type), std::move(event.detail)});
+    co_return out;
+  }
+  std::uint64_t last_event() const override { return edge_.last_event(); }
+  std::string node_json() const override { return edge_.node_json(); }
+
+ private:
+  edge::Edge& edge_;
+};
+
+}  // namespace dsec

@@ -1,0 +1,84 @@
+#include "serve_options.h"
+
+#include <charconv>
+#include <filesystem>
+#include <string_view>
+
+namespace dsec {
+
+const char kServeUsage[] =
+    "usage: dsec serve [--listen ADDRESS:PORT] [--data-dir DIR] [--ready-file FILE]\n"
+    "                  [--stop-sandboxes] [--port-domain DOMAIN] [--insecure] [--no-v1]\n"
+    "                  [--log-format text|json] [--log-level debug|info|warning|error]\n"
+    "\n"
+    "One node without configuration: http://127.0.0.1:7780, data in /var/lib/dsec.\n"
+    "A stop keeps the sandboxes, and the next start takes them up again, unless\n"
+    "--stop-sandboxes is given.\n";
+
+namespace {
+
+Result<void> parse_listen(std::string_view text, ServeOptions& out) {
+  const auto colon = text.rfind(':');
+  if (colon == std::string_view::npos) return invalid_argument("--listen: ADDRESS:PORT");
+  unsigned port = 0;
+  const std::string_view digits = text.substr(colon + 1);
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
+  if (error != std::errc() || end != digits.data() + digits.size() || port > 65535) return invalid_argument("--listen: not a port: " + std::string(digits));
+  std::string_view address = text.substr(0, colon);
+  if (address.starts_with('[') && address.ends_with(']')) address = address.substr(1, address.size() - 2);
+  out.address = std::string(address);
+  out.port = static_cast<std::uint16_t>(port);
+  return {};
+}
+
+}  // namespace
+
+Result<ServeOptions> parse_serve_options(int argc, char** argv) {
+  ServeOptions out;
+  for (int i = 0; i < argc; i++) {
+    std::string_view flag = argv[i];
+    std::string_view value;
+    bool has_value = false;
+    if (const auto equals = flag.find('='); equals != std::string_view::npos) {
+      value = flag.substr(equals + 1);
+      flag = flag.substr(0, equals);
+      has_value = true;
+    }
+    if (flag == "--stop-sandboxes" || flag == "--insecure" || flag == "--no-v1") {
+      if (has_value) return invalid_argument(std::string(flag) + " takes no value");
+      (flag == "--insecure" ? out.insecure : flag == "--no-v1" ? out.use_v1 : out.stop_sandboxes) = flag != "--no-v1";
+      continue;
+    }
+    if (!has_value) {
+      if (i + 1 >= argc) return invalid_argument("a value is missing after " + std::string(flag));
+      value = argv[++i];
+    }
+    if (flag == "--listen") {
+      DSEC_TRY(parse_listen(value, out));
+    } else if (flag == "--data-dir") {
+      out.data_dir = std::filesystem::absolute(std::string(value)).lexically_normal();
+    } else if (flag == "--ready-file") {
+      out.ready_file = std::filesystem::absolute(std::string(value));
+    } else if (flag == "--port-domain") {
+      out.port_domain = value;
+    } else if (flag == "--log-format") {
+      if (value != "text" && value != "json") return invalid_argument("--log-format: text or json");
+      out.log_format = value == "json" ? LogFormat::kJson : LogFormat::kText;
+    } else if (flag == "--log-level") {
+      constexpr std::string_view kLevels[] = {"debug", "info", "warning", "error"};
+      int level = 0;
+      while (level < 4 && kLevels[level] != value) level++;
+      if (level == 4) return invalid_argument("--log-level: debug, info, warning or error");
+      out.log_level = static_cast<LogLevel>(level);
+    } else {
+      return invalid_argument("unknown argument " + std::string(flag));
+    }
+  }
+  while (out.data_dir.size() > 1 && out.data_dir.ends_with('/')) out.data_dir.pop_back();
+  const bool loopback = out.address == "::1" || out.address.starts_with("127.");
+  if (!loopback && !out.insecure)
+    return invalid_argument("--listen " + out.address + " is no loopback address, and this server speaks no TLS yet: put a TLS proxy before it, or say --insecure");
+  return out;
+}
+
+}  // namespace dsec

@@ -1,0 +1,28 @@
+// The arguments of `dsec serve`.
+#pragma once
+
+#include <string>
+
+#include "base/log.h"
+#include "base/result.h"
+
+namespace dsec {
+
+struct ServeOptions {
+  std::string address = "127.0.0.1";
+  std::uint16_t port = 7780;
+  std::string data_dir = "/var/lib/dsec";
+  std::string ready_file;
+  std::string port_domain = "localhost";
+  bool stop_sandboxes = false;
+  bool insecure = false;
+  bool use_v1 = true;
+  LogFormat log_format = LogFormat::kText;
+  LogLevel log_level = LogLevel::kInfo;
+};
+
+// argv after "serve". kInvalidArgument names the argument.
+Result<ServeOptions> parse_serve_options(int argc, char** argv);
+extern const char kServeUsage[];
+
+}  // namespace dsec
