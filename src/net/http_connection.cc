@@ -110,7 +110,8 @@ class ServerExchange final : public Exchange {
     }
     Result<std::size_t> n = co_await reader_.read_body(connection_.socket_, connection_.buffer_, buffer);
     if (!n.ok()) {
-      broken_ = true;
+      // A cancelled reader leaves the rest where it is; finish() deals with it.
+      if (n.error().error_number() != ECANCELED || connection_.timed_out_) broken_ = true;
       if (connection_.timed_out_) co_return Error(ErrorCode::kDeadlineExceeded, "the body came too slowly");
     }
     co_return n;
