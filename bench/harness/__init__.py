@@ -1,0 +1,1 @@
+"""The benchmarks: the platform beside other container programs, in the same minutes."""
