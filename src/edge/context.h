@@ -33,7 +33,7 @@ struct Limits {
   Duration ready_deadline = std::chrono::seconds(120);
   Duration destroy_deadline = std::chrono::seconds(20);
   Duration channel_deadline = std::chrono::seconds(5);  // a lost channel is back by then, or the sandbox is over
-  Duration drain_grace = std::chrono::milliseconds(200);
+  Duration resend_grace = std::chrono::seconds(2);      // for output that is sent again after a reconnect
   Duration kill_grace = std::chrono::seconds(5);
 };
 

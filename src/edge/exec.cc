@@ -114,6 +114,10 @@ void Exec::fail(const std::string& stage, int error_number, const std::string& m
 void Exec::reattach(const protocol::OperationStatus& status) {
   sent_ = true;
   if (status.pid != 0) pid_ = status.pid;
+  if (status.state == protocol::OperationState::kExited) {
+    needed_[0] = status.stdout_bytes;
+    needed_[1] = status.stderr_bytes;
+  }
   stdin_sent_ = 0;
   stdin_end_sent_ = false;
   acknowledged_[0] = acknowledged_[1] = 0;
@@ -194,11 +198,13 @@ void Exec::on_exited(const protocol::Exited& message) {
   settle_soon();
 }
 
-// The result waits for the end of both streams, but never long: a grandchild may hold them open.
+// The agent tells the exit when it has sent all that the command itself wrote, so
+// the result is whole at once, whoever still holds the pipes. Only after a
+// reconnect may the exit be known before output that is sent again.
 void Exec::settle_soon() {
   if (finished() || settling_) return;
-  if (ended()) return settle();
-  timer_.expires_at(exited_at_ + sandbox_.context().limits.drain_grace);
+  if (ended() || (streams_[0].total() >= needed_[0] && streams_[1].total() >= needed_[1])) return settle();
+  timer_.expires_at(exited_at_ + sandbox_.context().limits.resend_grace);
   timer_.async_wait([self = shared_from_this()](boost::system::error_code failed) {
     if (!failed) self->settle();
   });

@@ -116,6 +116,7 @@ class Exec : public std::enable_shared_from_this<Exec> {
   std::optional<protocol::Exited> exited_;
   Instant exited_at_{};
   KillReason kill_reason_ = KillReason::kNone;
+  std::uint64_t needed_[2] = {0, 0};  // bytes that had been printed before the exit
   bool settling_ = false;
   bool released_ = false;
   OutputStream streams_[2] = {OutputStream(1), OutputStream(2)};

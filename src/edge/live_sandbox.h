@@ -91,7 +91,8 @@ class LiveSandbox final : public std::enable_shared_from_this<LiveSandbox>, publ
   void begin_end(model::EndCause cause, std::string detail);
   // The clock moved on: idle time, lifetime, health. Called every second.
   void tick();
-  void touch() { last_activity_ = context_.clock.now(); }
+  // Also while the loop is taken down, when the edge is gone already.
+  void touch() { last_activity_ = std::chrono::steady_clock::now(); }
   // Keeps it from being idle while it lives.
   class Use {
    public:
