@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstring>
 
 namespace dsec::agent {
 namespace {
@@ -24,7 +25,8 @@ constexpr std::size_t kGuestLimit = 8;
 constexpr std::chrono::seconds kGuestPatience{5};
 constexpr std::size_t kSecretLimit = 64;
 constexpr std::size_t kListBytes = 48 << 10;
-constexpr std::uint64_t kFeatures = protocol::kFeatureTerminal | protocol::kFeatureSessions;
+constexpr std::uint64_t kFeatures = protocol::kFeatureTerminal | protocol::kFeatureSessions | protocol::kFeatureFiles |
+                                    protocol::kFeatureArchives | protocol::kFeatureWatch;
 
 // Takes as long for a wrong secret as for the right one.
 bool same_secret(std::string_view a, std::string_view b) {
@@ -53,7 +55,11 @@ Aether::Aether(Options options)
       listener_(options.listener),
       commands_(loop_, settings_of(options),
                 {.send = [this](MessageType type, std::string_view body) { if (edge_) edge_->send(type, body); },
-                 .data_ready = [this] { if (edge_) edge_->data_ready(); }}) {}
+                 .data_ready = [this] { if (edge_) edge_->data_ready(); }}),
+      files_(loop_, options.standing,
+             {.send = [this](MessageType type, std::string_view body) { if (edge_) edge_->send(type, body); },
+              .data_ready = [this] { if (edge_) edge_->data_ready(); },
+              .forget_secrets = [this] { ::explicit_bzero(secret_.data(), secret_.size()); }}) {}
 
 int Aether::run() {
   // The secret and the payload's data are nobody's to read. PID 1 of a container
@@ -162,11 +168,15 @@ void Aether::welcome(std::unique_ptr<Connection> connection, const protocol::Hel
   if (edge_) {
     edge_->close_after_sending();
     bury(std::move(edge_));
+    files_.drop_all();
   }
   edge_ = std::move(connection);
   edge_->set_events({.frame = [this](const protocol::Frame& frame) { on_frame(frame); },
                      .next_data = [this] { return next_data(); },
-                     .closed = [this] { bury(std::move(edge_)); }});
+                     .closed = [this] {
+                       bury(std::move(edge_));
+                       files_.drop_all();
+                     }});
   send_hello_reply(std::min(hello.version_max, protocol::kAgentProtocolMax));
   commands_.repeat_all();
 }
@@ -193,7 +203,13 @@ void Aether::send_hello_reply(std::uint32_t version) {
   edge_->send(MessageType::kHelloReply, protocol::encode(reply));
 }
 
-std::string Aether::next_data() { return commands_.next_data(); }
+// Commands and files take turns.
+std::string Aether::next_data() {
+  files_turn_ = !files_turn_;
+  std::string frame = files_turn_ ? files_.next_data() : commands_.next_data();
+  if (frame.empty()) frame = files_turn_ ? commands_.next_data() : files_.next_data();
+  return frame;
+}
 
 void Aether::protocol_error(std::string message) {
   if (edge_) edge_->send(MessageType::kProtocolError, protocol::encode(protocol::ProtocolError{.message = std::move(message)}));
@@ -229,6 +245,14 @@ void Aether::on_frame(const protocol::Frame& frame) {
       return with<protocol::Release>(frame, [&](const protocol::Release& m) { commands_.release(m.op_id); });
     case MessageType::kSessionClose:
       return with<protocol::SessionClose>(frame, [&](const protocol::SessionClose& m) { commands_.close_session(m.session); });
+    case MessageType::kFileRequest:
+      return with<protocol::FileRequest>(frame, [&](protocol::FileRequest m) { files_.request(std::move(m)); });
+    case MessageType::kFileData:
+      return with<protocol::FileData>(frame, [&](protocol::FileData m) { files_.take_data(std::move(m)); });
+    case MessageType::kFileAck:
+      return with<protocol::FileAck>(frame, [&](const protocol::FileAck& m) { files_.acknowledge(m); });
+    case MessageType::kFileCancel:
+      return with<protocol::FileCancel>(frame, [&](const protocol::FileCancel& m) { files_.cancel(m.request_id); });
     case MessageType::kShutdown:
       return shut_down();
     default:

@@ -13,6 +13,7 @@
 #include "agent/commands.h"
 #include "agent/connection.h"
 #include "agent/event_loop.h"
+#include "agent/file_service.h"
 
 namespace dsec::agent {
 
@@ -59,6 +60,8 @@ class Aether {
   sys::Fd child_signals_;
   std::unique_ptr<Connection> edge_;
   Commands commands_;
+  FileService files_;
+  bool files_turn_ = false;
 
   std::uint64_t next_guest_ = 1;
   std::map<std::uint64_t, Guest> guests_;

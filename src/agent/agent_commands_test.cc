@@ -162,7 +162,8 @@ TEST_F(AgentTest, SaysThatACommandReadsNoMore) {
   client_.start({.op_id = "1", .shell = "exec <&-; sleep 5", .open_stdin = true});
   std::optional<protocol::StdinAck> ack;
   std::uint64_t offset = 0;
-  for (int i = 0; i < 200 && !(ack && ack->closed); ++i) {
+  const Deadline deadline = Deadline::in(std::chrono::seconds(5));
+  while (!(ack && ack->closed) && !deadline.passed()) {
     client_.send(MessageType::kStdin, protocol::Stdin{.op_id = "1", .offset = offset, .bytes = "x"});
     ++offset;
     ack = client_.await<protocol::StdinAck>(MessageType::kStdinAck);
@@ -198,7 +199,7 @@ TEST_F(AgentTest, GivesATerminal) {
 }
 
 TEST_F(AgentTest, InterruptsTheForegroundOfATerminal) {
-  client_.start({.op_id = "1", .argv = {"bash", "-ic", "echo ready; sleep 300; echo not here"}, .terminal = {.wanted = true}});
+  client_.start({.op_id = "1", .argv = {"bash", "-ic", "sh -c 'echo ready; exec sleep 300'; echo not here"}, .terminal = {.wanted = true}});
   std::string seen;
   while (seen.find("ready") == std::string::npos) {
     const auto output = client_.await<protocol::Output>(MessageType::kOutput);

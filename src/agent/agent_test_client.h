@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -46,6 +47,7 @@ class AgentProcess {
     pid_ = ::fork();
     if (pid_ == 0) {
       ::setpgid(0, 0);
+      ::prctl(PR_SET_PDEATHSIG, SIGTERM);
       if (listener == 3) {
         ::fcntl(3, F_SETFD, 0);
       } else {

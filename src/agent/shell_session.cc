@@ -57,7 +57,7 @@ shift
 builtin shopt -s expand_aliases
 builtin trap '{ __dsec_dump; } 2>/dev/null' EXIT
 IFS= builtin read -r -d '' -u 986 __dsec_state
-builtin exec 986<&-
+exec 986<&-
 __dsec_again() { builtin unset -f __dsec_again; return "${__dsec_last-0}"; }
 builtin eval "$__dsec_state" 2>/dev/null
 builtin unset __dsec_state
@@ -232,7 +232,16 @@ Result<ShellSession::Wrapped> ShellSession::wrap(const protocol::ExecStart& requ
   const Program plain = {{"/bin/sh"}, {"sh", "-c", std::string(kShWrapper), "sh", request.shell}};
   if (bash) {
     out.programs.push_back({{"/bin/bash"}, {"bash", "-c", bash_wrapper(), "bash", request.shell}});
-    const std::string_view script = request.clear_env ? std::string_view{} : std::string_view(script_);
+    std::string script;
+    if (!request.clear_env) {
+      script = script_;
+      // What is for this command alone comes after what the session remembers.
+      for (const std::string& variable : request.env) {
+        const std::size_t equals = variable.find('=');
+        const std::string name = variable.substr(0, equals);
+        if (is_variable_name(name)) script += "export " + name + "=" + shell_quote(std::string_view(variable).substr(equals + 1)) + "\n";
+      }
+    }
     DSEC_ASSIGN(out.state_in, make_memory_file(script, script.size(), F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE));
   }
   out.programs.push_back(plain);
