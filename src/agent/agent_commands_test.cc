@@ -174,7 +174,7 @@ TEST_F(AgentTest, SaysThatACommandReadsNoMore) {
 }
 
 TEST_F(AgentTest, SendsSignalsToTheGroup) {
-  client_.start({.op_id = "1", .shell = "trap 'echo got; exit 3' TERM; echo ready; sleep 300 & wait"});
+  client_.start({.op_id = "1", .shell = "trap 'exit 3' TERM; sleep 300 & echo ready; wait; exit 4"});
   auto ready = client_.await<protocol::Output>(MessageType::kOutput);
   ASSERT_TRUE(ready);
 
