@@ -99,7 +99,6 @@ class CommandLine {
     sub->add_option("--timeout", o.timeout, "Kills the command after this time (90s); exit code 124");
     sub->add_flag("--shell", o.shell, "The command is a shell line");
     sub->add_option("command", o.command, "Command, behind --")->expected(-1);
-    sub->positionals_at_end(true);
   }
 
   void add_server_programs();

@@ -263,7 +263,7 @@ Error error_of(const HttpAnswer& answer) {
     if (const auto* text = error->get_object().if_contains("code"); text && text->is_string())
       name = std::string(text->get_string());
   } else if (!answer.body.empty()) {
-    message += ": " + answer.body.substr(0, 200);
+    message += ": " + answer.body.substr(0, std::min<std::size_t>(200, answer.body.find_last_not_of("\r\n \t") + 1));
   }
   bool known = false;
   for (int number = 1; number <= static_cast<int>(ErrorCode::kDeadlineExceeded); ++number) {
