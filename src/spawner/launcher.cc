@@ -1,6 +1,9 @@
 #include "spawner/launcher.h"
 
 #include <fcntl.h>
+#include <linux/securebits.h>
+#include <sys/fsuid.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -103,7 +106,36 @@ Result<void> write_etc_files(int upper, const std::map<std::string, std::string>
   return {};
 }
 
-Result<sys::Fd> make_overlay(const std::vector<sys::Fd>& lowest_first, const Upper& upper) {
+// Acts on files under an id, with every capability kept. An idmapped mount
+// refuses to make a file for an id that its map lacks, and overlayfs makes its
+// working files under the id of whoever mounts it: host root would find the
+// sandbox's disk read-only. This thread only, and never while a child is made.
+class ActingAs {
+ public:
+  explicit ActingAs(std::uint32_t id) : before_(::prctl(PR_GET_SECUREBITS)) {
+    if (before_ < 0 || ::prctl(PR_SET_SECUREBITS, before_ | SECBIT_NO_SETUID_FIXUP) < 0) return;
+    ::setfsgid(id);
+    ::setfsuid(id);
+    acting_ = true;
+  }
+  ~ActingAs() {
+    if (!acting_) return;
+    ::setfsuid(0);
+    ::setfsgid(0);
+    ::prctl(PR_SET_SECUREBITS, before_);
+  }
+  ActingAs(const ActingAs&) = delete;
+  ActingAs& operator=(const ActingAs&) = delete;
+  bool acting() const { return acting_; }
+
+ private:
+  const int before_;
+  bool acting_ = false;
+};
+
+Result<sys::Fd> make_overlay(const std::vector<sys::Fd>& lowest_first, const Upper& upper, std::uint32_t owner) {
+  const ActingAs as_owner(owner);
+  if (!as_owner.acting()) return errno_error("take the sandbox's id", errno);
   DSEC_ASSIGN(auto context, sys::FilesystemContext::open("overlay"));
   DSEC_TRY(context.set("source", "sandbox"));
   for (auto layer = lowest_first.rbegin(); layer != lowest_first.rend(); ++layer) DSEC_TRY(context.set_fd("lowerdir+", layer->get()));
@@ -159,7 +191,7 @@ Result<void> Launcher::prepare(const protocol::LaunchRequest& request, const Lau
   mark(stage, LaunchStep::kLayers);
 
   DSEC_TRY(fail_point("spawner.launch.overlay"));
-  DSEC_ASSIGN(sys::Fd overlay, make_overlay(layers, *upper));
+  DSEC_ASSIGN(sys::Fd overlay, make_overlay(layers, *upper, owner));
   mark(stage, LaunchStep::kOverlay);
 
   DSEC_TRY(fail_point("spawner.launch.trees"));
