@@ -11,6 +11,7 @@
 
 #include "agent/command_plan.h"
 #include "agent/devices.h"
+#include "protocol/agent_descriptors.h"
 
 namespace dsec::agent {
 namespace {
@@ -143,6 +144,9 @@ Result<void> Commands::prepare(Entry& entry) {
   }
   auto account = find_account(request.user == "root" ? "" : request.user, passwd, group);
   if (!account.ok()) return staged("user", std::move(account).error());
+  if (settings_.standing.inner_user_namespace >= 0 && (account->uid >= protocol::kPayloadIds || account->gid >= protocol::kPayloadIds)) {
+    return staged("user", Error(ErrorCode::kInvalidArgument, "the sandbox has the ids 0 to 65535", EINVAL));
+  }
   if (account->uid == 0 && account->shell == "/bin/sh") account->shell = "/bin/bash";
   if (settings_.plain && ::geteuid() != 0 && request.user.empty()) account->uid = ::getuid(), account->gid = ::getgid();
 
