@@ -14,6 +14,14 @@ namespace {
 
 constexpr auto kCertificateDeadline = std::chrono::seconds(10);
 
+// Names are answered by the stub on the sandbox's own loopback, where it has one.
+std::map<std::string, std::string> etc_files(const model::SandboxSpec& spec, const std::string& hostname) {
+  const bool proxy = spec.network.mode == model::NetworkMode::kProxy;
+  return {{"hostname", hostname + "\n"},
+          {"hosts", "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n127.0.1.1 " + hostname + "\n"},
+          {"resolv.conf", proxy ? "nameserver 127.0.0.1\noptions timeout:10 attempts:2\n" : "# no network\n"}};
+}
+
 asio::awaitable<Result<void>> write_file(std::shared_ptr<LiveSandbox> sandbox, std::string path, std::string bytes) {
   const Instant by = sandbox->context().clock.now() + kCertificateDeadline;
   DSEC_CO_ASSIGN(const std::unique_ptr<FileTransfer> transfer,
@@ -48,6 +56,7 @@ Result<Launched> Edge::launch_blocking(const AcceptedRecord& accepted, Deadline 
   spec.resources = resources;
   spec.priority = accepted.spec.priority;
   spec.no_new_privs = accepted.spec.no_new_privs;
+  spec.etc_files = etc_files(accepted.spec, spec.hostname);
 
   Launched out;
   Result<std::unique_ptr<backend::Instance>> launched = backend.launch(spec, rootfs, deadline);
