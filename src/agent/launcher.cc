@@ -5,14 +5,11 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "agent/raw_syscall.h"
+
 namespace dsec::agent {
 namespace {
-constexpr std::size_t kThreadStack = 64 << 10;
-
-void signal_event(int fd) {
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const auto written = ::write(fd, &one, sizeof one);
-}
+constexpr std::size_t kThreadStack = 16 << 10;
 }  // namespace
 
 Result<void> Launcher::start_thread() {
@@ -21,35 +18,32 @@ Result<void> Launcher::start_thread() {
   if (!to_thread_ || !from_thread_) return errno_error("eventfd", errno);
   if (!loop_.watch(from_thread_.get(), EPOLLIN, [this](std::uint32_t) { on_done(); })) return errno_error("epoll_ctl", errno);
 
-  pthread_attr_t attributes;
-  pthread_attr_init(&attributes);
-  pthread_attr_setstacksize(&attributes, kThreadStack);
-  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  pthread_t thread;
-  const int error = pthread_create(&thread, &attributes, &Launcher::run, this);
-  pthread_attr_destroy(&attributes);
-  if (error != 0) {
-    loop_.forget(from_thread_.get());
-    return errno_error("start the launcher's thread", error);
-  }
-  started_ = true;
-  return {};
+  stack_ = std::make_unique_for_overwrite<char[]>(kThreadStack);
+  clone_args args{};
+  args.flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
+  args.stack = reinterpret_cast<std::uint64_t>(stack_.get());
+  args.stack_size = kThreadStack;
+  const long thread = clone_with_stack(&args, &Launcher::run, this);
+  if (thread > 0) return {};
+  loop_.forget(from_thread_.get());
+  stack_.reset();
+  return errno_error("start the launcher's thread", static_cast<int>(-thread));
 }
 
-// Allocates nothing: a fork of the main thread must find the heap unlocked.
-void* Launcher::run(void* self) {
+int Launcher::run(void* self) {
   auto& launcher = *static_cast<Launcher*>(self);
   for (;;) {
     std::uint64_t count = 0;
-    if (::read(launcher.to_thread_.get(), &count, sizeof count) != sizeof count) continue;
+    if (raw(SYS_read, launcher.to_thread_.get(), &count, sizeof count) != sizeof count) continue;
     launcher.current_ran_ = launcher.current_->launch();
-    signal_event(launcher.from_thread_.get());
+    const std::uint64_t one = 1;
+    raw(SYS_write, launcher.from_thread_.get(), &one, sizeof one);
   }
-  return nullptr;
+  return 0;
 }
 
 Result<void> Launcher::launch(std::unique_ptr<PayloadPlan> plan, Done done) {
-  if (!started_) DSEC_TRY(start_thread());
+  if (!stack_) DSEC_TRY(start_thread());
   waiting_.push_back({std::move(plan), std::move(done)});
   start_next();
   return {};
@@ -61,7 +55,8 @@ void Launcher::start_next() {
   current_done_ = std::move(waiting_.front().done);
   waiting_.pop_front();
   overdue_ = loop_.after(kBirthLimit, [this] { on_overdue(); });
-  signal_event(to_thread_.get());
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto put = ::write(to_thread_.get(), &one, sizeof one);
 }
 
 void Launcher::on_overdue() {

@@ -4,9 +4,11 @@
 // program. A payload that owns the half-born child's user can stop it (SIGSTOP)
 // for as long as it likes; only this thread waits then, and after kBirthLimit
 // the child is killed.
+//
+// The thread is a bare one: pthread_create would bring glibc's resolver into the
+// program. It makes raw system calls only and never allocates, so that a fork of
+// the main thread finds the heap whole.
 #pragma once
-
-#include <pthread.h>
 
 #include <chrono>
 #include <deque>
@@ -43,7 +45,7 @@ class Launcher {
     Done done;
   };
   Result<void> start_thread();
-  static void* run(void* self);
+  static int run(void* self);
   void start_next();
   void on_done();
   void on_overdue();
@@ -54,7 +56,7 @@ class Launcher {
   Done current_done_;
   bool current_ran_ = false;  // likewise
   EventLoop::TimerId overdue_ = 0;
-  bool started_ = false;
+  std::unique_ptr<char[]> stack_;
   sys::Fd to_thread_;    // eventfds
   sys::Fd from_thread_;
 };
