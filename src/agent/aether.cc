@@ -3,6 +3,7 @@
 #include "protocol/agent_descriptors.h"
 
 #include <fcntl.h>
+#include <malloc.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
@@ -23,6 +24,7 @@ using protocol::MessageType;
 
 constexpr std::size_t kGuestLimit = 8;
 constexpr std::chrono::seconds kGuestPatience{5};
+constexpr std::chrono::seconds kTidyDelay{3};
 constexpr std::size_t kSecretLimit = 64;
 constexpr std::size_t kListBytes = 48 << 10;
 constexpr std::uint64_t kFeatures = protocol::kFeatureTerminal | protocol::kFeatureSessions | protocol::kFeatureFiles |
@@ -223,6 +225,13 @@ void Aether::with(const protocol::Frame& frame, Action action) {
 }
 
 void Aether::on_frame(const protocol::Frame& frame) {
+  // A sandbox is idle most of its life: what its work left of the heap goes back.
+  if (tidy_ == 0) {
+    tidy_ = loop_.after(kTidyDelay, [this] {
+      tidy_ = 0;
+      ::malloc_trim(0);
+    });
+  }
   switch (frame.type) {
     case MessageType::kPing:
       edge_->send(MessageType::kPong, frame.body);

@@ -65,6 +65,7 @@ class Aether {
 
   std::uint64_t next_guest_ = 1;
   std::map<std::uint64_t, Guest> guests_;
+  EventLoop::TimerId tidy_ = 0;
   bool paired_ = false;  // the first Hello has come
   std::string secret_;
   std::uint64_t epoch_ = 0;

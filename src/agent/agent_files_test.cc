@@ -214,6 +214,30 @@ TEST_F(FilesTest, MakesMovesAndRemoves) {
   EXPECT_NE(ask({.verb = FileVerb::kRemove, .path = "/", .recursive = true}).last.error_number, 0);
 }
 
+TEST_F(FilesTest, MovesAcrossFileSystems) {
+  char shm[] = "/dev/shm/dsec-agent-move-XXXXXX";
+  ASSERT_NE(::mkdtemp(shm), nullptr);
+  struct stat here {}, there {};
+  ::stat(dir_.c_str(), &here);
+  ::stat(shm, &there);
+  if (here.st_dev == there.st_dev) GTEST_SKIP() << "/tmp and /dev/shm are one file system";
+  std::filesystem::create_directories(at("tree/sub"));
+  put("tree/sub/f", std::string(100'000, 'm'));
+  ::chmod(at("tree/sub/f").c_str(), 0741);
+  ::symlink("f", at("tree/sub/l").c_str());
+
+  const auto moved = ask({.verb = FileVerb::kMove, .path = at("tree"), .target = std::string(shm) + "/x"});
+  struct stat status {};
+  const bool found = ::stat((std::string(shm) + "/x/sub/l").c_str(), &status) == 0;
+  std::filesystem::remove_all(shm);
+
+  EXPECT_EQ(moved.last.error_number, 0) << moved.last.message;
+  EXPECT_FALSE(std::filesystem::exists(at("tree")));
+  EXPECT_TRUE(found);
+  EXPECT_EQ(status.st_size, 100'000);
+  EXPECT_EQ(status.st_mode & 07777, 0741u);
+}
+
 TEST_F(FilesTest, ActsWithTheRightsOfTheUser) {
   put("secret", "s");
   ::chmod(at("secret").c_str(), 0600);

@@ -252,15 +252,6 @@ Result<FileReply> serve_make_directory(const FileRequest& request) {
   return serve_stat(request);
 }
 
-Result<FileReply> serve_move(const FileRequest& request) {
-  DSEC_ASSIGN(const Location from, locate(request.path, false));
-  DSEC_ASSIGN(const Location to, locate(request.target, request.parents));
-  if (from.name.empty() || to.name.empty()) return errno_error("/", EBUSY);
-  if (::renameat(from.directory.get(), from.name.c_str(), to.directory.get(), to.name.c_str()) != 0) return errno_error(request.path, errno);
-  DSEC_ASSIGN(FileInfo info, file_info_at(to.directory.get(), to.name, request.target, IdNames()));
-  return FileReply{.entries = {std::move(info)}};
-}
-
 Result<FileReply> serve_remove(const FileRequest& request) {
   DSEC_ASSIGN(const Location at, locate(request.path, false));
   if (at.name.empty()) return errno_error("/", EBUSY);

@@ -39,6 +39,9 @@ Result<Location> locate(const std::string& path, bool make_parents);
 // Like `mkdir -p`: an existing directory is well.
 Result<void> make_directories_for_user(const std::string& path, mode_t mode);
 
+// A name for what is not whole yet, beside what it will replace.
+std::string temporary_name();
+
 // open(2) that follows no link of /proc/<pid>/fd and the like.
 Result<sys::Fd> open_path(const std::string& path, int flags);
 // A regular file, opened without blocking and without taking a terminal.

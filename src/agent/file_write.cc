@@ -1,7 +1,6 @@
 // Write: the new content stands under another name until it is whole, then takes
 // the place of the old in one step. A reader sees one or the other.
 #include <fcntl.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -55,17 +54,6 @@ Result<void> copy_from_channel(int fd, const std::string& path, WorkerChannel& c
     if (bytes.empty()) return {};
     if (auto written = sys::write_all(fd, bytes); !written.ok()) return Error(written.error().code(), path + ": " + written.error().message(), written.error().error_number());
   }
-}
-
-std::string temporary_name() {
-  unsigned char random[8] = {};
-  [[maybe_unused]] const auto got = ::getrandom(random, sizeof random, 0);
-  std::string name = ".dsec-";
-  for (const unsigned char byte : random) {
-    name += "0123456789abcdef"[byte >> 4];
-    name += "0123456789abcdef"[byte & 15];
-  }
-  return name;
 }
 
 // Where the directory takes no new name, or the file is a mount point.
