@@ -139,7 +139,8 @@ int fs_ls_verb(Context& context, const std::string& ref, const std::string& path
   for (const char* key : {"entries", "items"})
     if (const json::value* found = answer->is_object() ? answer->get_object().if_contains(key) : nullptr; found && found->is_array())
       items = found->get_array();
-  const auto name = [](const json::object& o) { return value_at(o, "name") ? text_at(o, "name") : text_at(o, "path"); };
+  const char* key_of_name = recursive ? "path" : "name";
+  const auto name = [key_of_name](const json::object& o) { return text_at(o, key_of_name); };
   const std::vector<Column> columns = {
       {"MODE", [](const json::object& o) {
          const std::string mode = text_at(o, "mode");
