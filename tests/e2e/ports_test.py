@@ -132,8 +132,8 @@ RAW = {
 def test_a_server_that_breaks_http_hurts_nobody(boxes, case):
     box = boxes()
     box.write_file("/tmp/answer", RAW[case])
-    box.start(shell="while :; do nc -l -p 8001 -s 127.0.0.1 < /tmp/answer > /tmp/request; done")
-    wait_until(lambda: "1F41" in box.sh("cat /proc/net/tcp").out, 10, "the listener")
+    box.start(shell="while :; do nc -l -p 8001 < /tmp/answer > /tmp/request; done")
+    wait_until(lambda: "1F41" in box.sh("cat /proc/net/tcp /proc/net/tcp6").out, 10, "the listener")
 
     started = time.monotonic()
     try:
