@@ -7,8 +7,9 @@ import io
 import os
 import queue
 import tarfile
+import threading
 from pathlib import Path
-from typing import AsyncIterator, BinaryIO, List, Optional
+from typing import AsyncIterator, BinaryIO, Callable, List, Optional
 
 _CHUNK = 1 << 18
 
@@ -92,10 +93,11 @@ async def tar_stream(root: Path, *, owner: Optional[str] = None) -> AsyncIterato
 
 
 class _QueueReader(io.RawIOBase):
-    """Reads what another thread puts into a bounded queue; None is the end."""
+    """Reads what the loop puts into a queue and says so for each part; None is the end."""
 
-    def __init__(self, parts: "queue.Queue[Optional[bytes]]") -> None:
+    def __init__(self, parts: "queue.SimpleQueue[Optional[bytes]]", taken: Callable[[], None]) -> None:
         self._parts = parts
+        self._taken = taken
         self._rest = b""
         self._ended = False
 
@@ -109,6 +111,7 @@ class _QueueReader(io.RawIOBase):
                 self._ended = True
             else:
                 self._rest += part
+                self._taken()
         if size < 0:
             size = len(self._rest)
         data, self._rest = self._rest[:size], self._rest[size:]
@@ -173,30 +176,42 @@ def extract_tar(stream: BinaryIO, root: Path) -> None:
 
 
 async def extract_stream(parts: AsyncIterator[bytes], root: Path) -> None:
-    """Unpacks a tar stream below ``root`` as it arrives."""
+    """Unpacks a tar stream below ``root`` as it arrives, in a thread of its own.
+
+    Not in the loop's executor: its few threads would be held by extractions that
+    wait for the very parts whose reading needs a thread.
+    """
     loop = asyncio.get_running_loop()
-    handoff: "queue.Queue[Optional[bytes]]" = queue.Queue(maxsize=16)
-    done = loop.run_in_executor(None, extract_tar, _QueueReader(handoff), root)
+    room = asyncio.Semaphore(16)  # parts between the loop and the thread
+    handoff: "queue.SimpleQueue[Optional[bytes]]" = queue.SimpleQueue()
+    done: "asyncio.Future[None]" = loop.create_future()
 
-    async def put(part: Optional[bytes]) -> None:
-        while not done.done():
-            try:
-                handoff.put_nowait(part)
-                return
-            except queue.Full:
-                await loop.run_in_executor(None, _wait_for_room, handoff, done)
+    def finish(failure: Optional[BaseException]) -> None:
+        room.release()
+        if not done.done():
+            done.set_result(None) if failure is None else done.set_exception(failure)
 
+    def taken() -> None:
+        loop.call_soon_threadsafe(room.release)
+
+    def work() -> None:
+        failure: Optional[BaseException] = None
+        try:
+            extract_tar(_QueueReader(handoff, taken), root)
+        except BaseException as error:  # handed over whole to who waits
+            failure = error
+        try:
+            loop.call_soon_threadsafe(finish, failure)
+        except RuntimeError:
+            pass  # the loop has gone, and with it whoever waited
+
+    threading.Thread(target=work, name="libdsec-extract", daemon=True).start()
     try:
         async for part in parts:
+            await room.acquire()
             if done.done():
                 break
-            await put(part)
+            handoff.put(part)
     finally:
-        await put(None)
+        handoff.put(None)
     await done
-
-
-def _wait_for_room(handoff: "queue.Queue[Optional[bytes]]", done: "asyncio.Future[None]") -> None:
-    with handoff.not_full:
-        if handoff.full() and not done.done():
-            handoff.not_full.wait(timeout=0.2)

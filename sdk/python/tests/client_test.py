@@ -194,6 +194,19 @@ def test_files_and_trees_go_in_and_out(scenario, tmp_path):
     assert next(r for r in server.requests if r[0] == "PUT")[2]["mode"] == "600"
 
 
+def test_forty_trees_come_out_at_once(scenario, tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "f").write_bytes(os.urandom(4_000_000))
+
+    async def go(server, client):
+        sandbox = await client.run_container(ARGS)
+        await sandbox.files.upload(tmp_path / "in", "/tree")
+        await asyncio.gather(*(sandbox.files.download("/tree", tmp_path / str(n)) for n in range(40)))
+
+    scenario(go)
+    assert all((tmp_path / str(n) / "f").stat().st_size == 4_000_000 for n in range(40))
+
+
 def hostile(*members):
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
