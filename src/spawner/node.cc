@@ -94,14 +94,17 @@ std::vector<Mask> find_masked(int proc) {
 // Runs `work` in a child and waits. Only at set-up, while there is one thread.
 template <typename Work>
 Result<void> in_child(const char* what, Work work) {
-  // The keeper ignores SIGCHLD, and that outlives an exec: no status would be left to wait for.
-  ::signal(SIGCHLD, SIG_DFL);
+  // Ignored, SIGCHLD would leave no status to wait for. Put back afterwards: what
+  // the server launches must be reaped by nobody.
+  const sighandler_t before = ::signal(SIGCHLD, SIG_DFL);
   const pid_t pid = ::fork();
-  if (pid < 0) return errno_error("fork", errno);
   if (pid == 0) ::_exit(work());
   int status = 0;
-  while (::waitpid(pid, &status, 0) < 0)
-    if (errno != EINTR) return errno_error("wait for a set-up child", errno);
+  int failed = pid < 0 ? errno : 0;
+  while (failed == 0 && ::waitpid(pid, &status, 0) < 0)
+    if (errno != EINTR) failed = errno;
+  ::signal(SIGCHLD, before);
+  if (failed != 0) return errno_error("run a set-up child", failed);
   if (status != 0) return errno_error(what, WIFEXITED(status) ? WEXITSTATUS(status) : EINTR);
   return {};
 }
