@@ -98,6 +98,8 @@ class Edge final : public SandboxOwner {
   std::uint64_t last_event() const { return next_event_ - 1; }
   // Digests that sandboxes which are not over are made of.
   bool uses_layer(const std::string& digest) const;
+  // How many sandboxes are not over.
+  std::size_t live() const { return live_; }
 
   Result<std::shared_ptr<LiveSandbox>> find(const model::Principal& principal, const std::string& ref) const;
   Context& context() { return context_; }
