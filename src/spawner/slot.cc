@@ -45,6 +45,7 @@ struct Making {
 };
 
 constexpr int kOpen = 1, kAbandoned = 2;
+constexpr int kMapAttempts = 100;
 
 void open_gate(std::atomic<int>& gate, int value) {
   gate.store(value, std::memory_order_release);
@@ -145,6 +146,12 @@ int outer_main(void* argument) {
   for (const char* name : {"gid_map", "uid_map"}) {
     std::snprintf(path, sizeof path, "%ld/%s", pid, name);
     if (error == 0) error = write_proc(m.proc, path, map);
+    // Another slot in the making, which shares this address space, may have
+    // changed its ids since: then the files are host root's again.
+    for (int again = 0; (error == EACCES || error == EPERM) && again < kMapAttempts; ++again) {
+      ::prctl(PR_SET_DUMPABLE, 1);
+      error = write_proc(m.proc, path, map);
+    }
   }
   open_gate(m.inner_gate, error == 0 ? kOpen : kAbandoned);
   if (error != 0) fail(m, "map the inner user namespace", error);
