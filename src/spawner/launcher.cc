@@ -1,9 +1,6 @@
 #include "spawner/launcher.h"
 
 #include <fcntl.h>
-#include <linux/securebits.h>
-#include <sys/fsuid.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -64,17 +61,21 @@ Result<Upper> tmpfs_upper(std::uint64_t bytes, std::uint32_t owner) {
   return made;
 }
 
-// On disk the files belong to ids 0 to 65535, whatever slot writes them, so that
-// another slot can go on with the directory later.
-Result<Upper> directory_upper(int directory, int user_namespace, std::uint64_t shm_bytes, std::uint32_t owner) {
+// Files get the slot's ids on disk, as in a tmpfs. An idmapped upper would keep
+// 0 to 65535 there, but overlayfs makes its working files under the id of whoever
+// mounts it, and host root has none in such a map: the sandbox would be read-only.
+// Taking the payload's id for the mount makes this process undumpable, and then
+// no slot can be mapped any more.
+Result<Upper> directory_upper(int directory, std::uint64_t shm_bytes, std::uint32_t owner) {
   Upper made;
   DSEC_ASSIGN(made.mount, sys::clone_mount(directory));
-  for (const char* name : {"upper", "work"})
+  for (const char* name : {"upper", "work"}) {
     if (::mkdirat(directory, name, 0755) < 0 && errno != EEXIST) return errno_error(std::string("make ") + name, errno);
+    if (::fchownat(directory, name, owner, owner, AT_SYMLINK_NOFOLLOW) < 0) return errno_error(std::string("own ") + name, errno);
+  }
   // What a volatile overlay leaves behind; the next mount refuses to start over it.
   (void)::unlinkat(directory, "work/work/incompat/volatile", AT_REMOVEDIR);
   (void)::unlinkat(directory, "work/work/incompat", AT_REMOVEDIR);
-  DSEC_TRY(sys::idmap_mount(made.mount.get(), user_namespace));
   DSEC_ASSIGN(const sys::Fd tmpfs, make_tmpfs(shm_bytes));
   DSEC_ASSIGN(made.shm, make_shm(tmpfs.get(), owner));
   for (auto [fd, name] : {std::pair{&made.upper, "upper"}, std::pair{&made.work, "work"}}) {
@@ -106,36 +107,7 @@ Result<void> write_etc_files(int upper, const std::map<std::string, std::string>
   return {};
 }
 
-// Acts on files under an id, with every capability kept. An idmapped mount
-// refuses to make a file for an id that its map lacks, and overlayfs makes its
-// working files under the id of whoever mounts it: host root would find the
-// sandbox's disk read-only. This thread only, and never while a child is made.
-class ActingAs {
- public:
-  explicit ActingAs(std::uint32_t id) : before_(::prctl(PR_GET_SECUREBITS)) {
-    if (before_ < 0 || ::prctl(PR_SET_SECUREBITS, before_ | SECBIT_NO_SETUID_FIXUP) < 0) return;
-    ::setfsgid(id);
-    ::setfsuid(id);
-    acting_ = true;
-  }
-  ~ActingAs() {
-    if (!acting_) return;
-    ::setfsuid(0);
-    ::setfsgid(0);
-    ::prctl(PR_SET_SECUREBITS, before_);
-  }
-  ActingAs(const ActingAs&) = delete;
-  ActingAs& operator=(const ActingAs&) = delete;
-  bool acting() const { return acting_; }
-
- private:
-  const int before_;
-  bool acting_ = false;
-};
-
-Result<sys::Fd> make_overlay(const std::vector<sys::Fd>& lowest_first, const Upper& upper, std::uint32_t owner) {
-  const ActingAs as_owner(owner);
-  if (!as_owner.acting()) return errno_error("take the sandbox's id", errno);
+Result<sys::Fd> make_overlay(const std::vector<sys::Fd>& lowest_first, const Upper& upper) {
   DSEC_ASSIGN(auto context, sys::FilesystemContext::open("overlay"));
   DSEC_TRY(context.set("source", "sandbox"));
   for (auto layer = lowest_first.rbegin(); layer != lowest_first.rend(); ++layer) DSEC_TRY(context.set_fd("lowerdir+", layer->get()));
@@ -169,16 +141,9 @@ Result<void> Launcher::prepare(const protocol::LaunchRequest& request, const Lau
   DSEC_TRY(fail_point("spawner.launch.upper"));
   Result<Upper> upper = request.upper == protocol::UpperKind::kTmpfs
                             ? tmpfs_upper(request.upper_bytes, owner)
-                            : directory_upper(descriptors.directory, slot.namespaces.outer.get(), request.memory_bytes / 2, owner);
+                            : directory_upper(descriptors.directory, request.memory_bytes / 2, owner);
   if (!upper) return std::move(upper).error();
-  // On disk root is 0; in a tmpfs it has the slot's id at once.
-  if (request.upper == protocol::UpperKind::kDirectory) {
-    const sys::Fd raw(sys::open_beneath(descriptors.directory, "upper", O_PATH | O_DIRECTORY));
-    if (!raw) return errno_error("open upper", errno);
-    DSEC_TRY(write_etc_files(raw.get(), request.etc_files, 0));
-  } else {
-    DSEC_TRY(write_etc_files(upper->upper.get(), request.etc_files, owner));
-  }
+  DSEC_TRY(write_etc_files(upper->upper.get(), request.etc_files, owner));
   mark(stage, LaunchStep::kUpper);
 
   DSEC_TRY(fail_point("spawner.launch.layers"));
@@ -191,7 +156,7 @@ Result<void> Launcher::prepare(const protocol::LaunchRequest& request, const Lau
   mark(stage, LaunchStep::kLayers);
 
   DSEC_TRY(fail_point("spawner.launch.overlay"));
-  DSEC_ASSIGN(sys::Fd overlay, make_overlay(layers, *upper, owner));
+  DSEC_ASSIGN(sys::Fd overlay, make_overlay(layers, *upper));
   mark(stage, LaunchStep::kOverlay);
 
   DSEC_TRY(fail_point("spawner.launch.trees"));

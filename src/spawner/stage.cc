@@ -5,7 +5,6 @@
 #include <linux/close_range.h>
 #include <linux/seccomp.h>
 #include <sched.h>
-#include <sys/fsuid.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -48,25 +47,13 @@ int keep(Stage& s, int fd) {
 
 int place(const Stage& s, Place p) { return s.block + static_cast<int>(p); }
 
-// By the payload's id from the start: the upper may be an idmapped mount, where
-// host root has no id to make a file with.
-int make_as_payload(const Stage& s, const char* name, mode_t mode) {
-  ::setfsgid(s.payload_uid);
-  ::setfsuid(s.payload_uid);
-  const int made = ::mkdirat(s.overlay, name, mode);
-  const int error = errno;
-  ::setfsuid(0);
-  ::setfsgid(0);
-  errno = error;
-  return made;
-}
-
 // A directory of the root filesystem to mount on, made where it is missing. What
 // an image has put there instead (a link, a file) makes the launch fail.
 int mount_point(Stage& s, const char* name) {
   int fd = sys::open_beneath(s.overlay, name, O_PATH | O_DIRECTORY);
   if (fd < 0 && errno == ENOENT) {
-    if (make_as_payload(s, name, 0755) < 0) return -1;
+    if (::mkdirat(s.overlay, name, 0755) < 0) return -1;
+    if (::fchownat(s.overlay, name, s.payload_uid, s.payload_uid, AT_SYMLINK_NOFOLLOW) < 0) return -1;
     fd = sys::open_beneath(s.overlay, name, O_PATH | O_DIRECTORY);
   }
   return keep(s, fd);
@@ -209,7 +196,8 @@ int stager_main(void* argument) {
   const int sys_point = mount_point(s, "sys");
   if (passes("spawner.stager.root") < 0 || dev < 0 || sys_point < 0 || mount_point(s, "proc") < 0)
     return fail(s, "find /dev, /sys and /proc in the image");
-  (void)make_as_payload(s, "tmp", 01777);
+  if (::mkdirat(s.overlay, "tmp", 01777) == 0)
+    (void)::fchownat(s.overlay, "tmp", s.payload_uid, s.payload_uid, AT_SYMLINK_NOFOLLOW);
   // On "/" and then into it: constant cost, where pivot_root looks at every
   // thread of the host. What lies below is empty, and locked besides.
   if (::move_mount(s.overlay, "", AT_FDCWD, "/", MOVE_MOUNT_F_EMPTY_PATH) < 0) return fail(s, "attach the root");
