@@ -23,8 +23,9 @@ class Pty:
     async context manager it kills at the end of the block.
     """
 
-    def __init__(self, sandbox: "Sandbox", socket: aiohttp.ClientWebSocketResponse, exec_id: str) -> None:
+    def __init__(self, sandbox: "Sandbox", socket: aiohttp.ClientWebSocketResponse, exec_id: str, early: bytes = b"") -> None:
         self._sandbox = sandbox
+        self._early = early
         self._socket = socket
         self._exited: Optional[Mapping[str, Any]] = None
         self._closed = False
@@ -36,13 +37,17 @@ class Pty:
         socket = await sandbox._client._transport.websocket(sandbox._path("/exec/stream"))
         try:
             await socket.send_str(json.dumps({"type": "start", "id": 1, "exec": dict(body), "terminal": {"rows": rows, "columns": columns}}))
+            early = b""
             while True:
                 message = await socket.receive(timeout=30)
+                if message.type is aiohttp.WSMsgType.BINARY:  # it printed before the server told that it runs
+                    early += bytes(message.data[5:])
+                    continue
                 if message.type is not aiohttp.WSMsgType.TEXT:
                     raise Unavailable(f"the stream ended before the terminal opened: {message.data!r}", retryable=True, infra=True)
                 control = json.loads(message.data)
                 if control.get("type") == "started":
-                    return cls(sandbox, socket, str(control.get("exec_id", "")))
+                    return cls(sandbox, socket, str(control.get("exec_id", "")), early)
                 if control.get("type") in ("error", "failed"):
                     raise error_from_response(int(control.get("status", 400)), control)
         except BaseException:
@@ -92,6 +97,9 @@ class Pty:
 
     async def _receive(self) -> Optional[bytes]:
         """Output, b"" after a control message, None when no more comes."""
+        if self._early:
+            data, self._early = self._early, b""
+            return data
         message = await self._socket.receive()
         if message.type is aiohttp.WSMsgType.BINARY:
             return bytes(message.data[5:])
