@@ -101,7 +101,12 @@ void read_start(StrictObject& fields, std::optional<StartCommand>& out) {
   StrictObject inner(*value, fields.path("start"));
   inner.read("argv", start.argv);
   inner.read("env", start.env);
-  if (const json::value* ready = inner.take("ready")) {
+  // A port or a command, bare or in an object that says which.
+  if (inner.has("ready") && value->at("ready").is_string()) {
+    inner.read("ready", start.ready_command);
+  } else if (inner.has("ready") && value->at("ready").is_number()) {
+    inner.read("ready", start.ready_port);
+  } else if (const json::value* ready = inner.take("ready")) {
     StrictObject when(*ready, inner.path("ready"));
     when.read("port", start.ready_port);
     when.read("command", start.ready_command);

@@ -45,6 +45,15 @@ TEST(SandboxSpecTest, ReadsEveryFieldOfTheContract) {
   EXPECT_EQ(boost::json::serialize(to_json(*again)), boost::json::serialize(to_json(*spec)));
 }
 
+TEST(SandboxSpecTest, TakesReadinessBareOrNamed) {
+  EXPECT_EQ(spec_of(R"({"image":"a","start":{"argv":["x"],"ready":8080}})")->start->ready_port, 8080);
+  EXPECT_EQ(spec_of(R"({"image":"a","start":{"argv":["x"],"ready":"true"}})")->start->ready_command, "true");
+  EXPECT_EQ(spec_of(R"({"image":"a","start":{"argv":["x"],"ready":{"command":"true"}}})")->start->ready_command, "true");
+  EXPECT_NE(refusal_of(R"({"image":"a","start":{"argv":["x"],"ready":70000}})"), "accepted");
+  EXPECT_NE(refusal_of(R"({"image":"a","start":{"argv":["x"],"ready":[]}})"), "accepted");
+  EXPECT_NE(refusal_of(R"({"image":"a","start":"x"})"), "accepted");
+}
+
 TEST(SandboxSpecTest, NamesTheFieldThatItRefuses) {
   EXPECT_EQ(refusal_of(R"({"image":"a","colour":1})"), "unknown field \"colour\"");
   EXPECT_EQ(refusal_of(R"({"image":"a","network":{"mode":"proxy","rules":[{"domain":"a.b"},{"prt":1}]}})"),

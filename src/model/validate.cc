@@ -138,7 +138,7 @@ Result<void> validate(const SandboxSpec& spec) {
   if (spec.labels.size() > kMaxLabels) return invalid_argument("labels: more than 64");
   for (const auto& [key, value] : spec.labels) {
     if (!is_label_key(key)) return invalid_argument("labels: \"" + key.substr(0, 128) + "\" is not a key: at most 128 of A-Z a-z 0-9 . _ / -");
-    if (!is_plain_text(value, 512)) return invalid_argument("labels." + key + ": at most 512 bytes of printable text");
+    if (!is_plain_text(value, 256)) return invalid_argument("labels." + key + ": at most 256 bytes of printable text");
   }
   if (!is_plain_text(spec.user, 128) || spec.user.find(' ') != std::string::npos) return invalid_argument("user: not a user name");
   if (!spec.hostname.empty() && !is_hostname(spec.hostname)) return invalid_argument("hostname: not a host name");

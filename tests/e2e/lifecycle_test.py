@@ -336,7 +336,7 @@ def test_a_start_command_that_ends_ends_the_sandbox_with_exit(boxes):
 
 
 def test_a_start_command_is_ready_when_its_port_accepts(boxes):
-    box = boxes(start={"argv": ["sh", "-c", "sleep 1; exec nc -lk -p 8080 -s 127.0.0.1 -e cat"], "ready": 8080})
+    box = boxes(start={"argv": ["sh", "-c", "sleep 1; exec nc -ll -p 8080 -e cat"], "ready": 8080})
 
     result = box.sh("echo hi | nc -w 2 127.0.0.1 8080")
 
