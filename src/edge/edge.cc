@@ -31,6 +31,12 @@ std::string spec_fingerprint(const model::SandboxSpec& spec, const std::vector<s
   return digest;
 }
 
+bool is_use(const net::HttpRequest& request, const std::vector<std::string>& rest) {
+  if (request.method != "GET" && request.method != "HEAD") return true;
+  if (rest.empty()) return false;
+  return rest[0] == "files" || rest[0] == "ports" || (rest[0] == "exec" && rest.size() == 2 && rest[1] == "stream");
+}
+
 std::string key_name(const std::string& project, const std::string& key) { return project + '\0' + key; }
 
 }  // namespace
@@ -228,8 +234,9 @@ asio::awaitable<void> Edge::serve(net::Exchange& exchange, model::Principal prin
   Result<std::shared_ptr<LiveSandbox>> sandbox = find(principal, ref);
   Result<void> outcome;
   if (sandbox.ok()) {
-    const LiveSandbox::Use use(*sandbox);
-    (*sandbox)->touch();
+    // To look at a sandbox is no use of it: what is recorded about it can be read for ever.
+    std::optional<LiveSandbox::Use> use;
+    if (is_use(exchange.request(), rest)) use.emplace(*sandbox);
     outcome = co_await route(exchange, *sandbox, std::move(rest));
   } else {
     outcome = std::move(sandbox).error();

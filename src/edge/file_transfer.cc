@@ -18,11 +18,8 @@ Error file_error(int error_number, const std::string& path, const std::string& m
     case EROFS: code = ErrorCode::kPermissionDenied; break;
     case EEXIST:
     case ENOTEMPTY:
-    case ENOTDIR:
-    case EISDIR:
     case EBUSY:
-    case ETXTBSY:
-    case EXDEV: code = ErrorCode::kConflict; break;
+    case ETXTBSY: code = ErrorCode::kConflict; break;
     case ENOSPC:
     case EDQUOT:
     case EMFILE:
@@ -31,6 +28,9 @@ Error file_error(int error_number, const std::string& path, const std::string& m
     case EAGAIN: code = ErrorCode::kExhausted; break;
     case EFBIG: code = ErrorCode::kTooLarge; break;
     case EINVAL:
+    case ENOTDIR:
+    case EISDIR:
+    case EXDEV:  // another file system, or a name that leads out of where it must stay
     case ENAMETOOLONG:
     case ELOOP:
     case EBADMSG:
@@ -42,7 +42,7 @@ Error file_error(int error_number, const std::string& path, const std::string& m
     default: break;
   }
   std::string text = path + ": " + (error_number != 0 ? std::strerror(error_number) : "failed");
-  if (!message.empty()) text += " (" + message + ")";
+  if (!message.empty() && message != text) text += " (" + message + ")";
   return Error(code, std::move(text), error_number);
 }
 

@@ -96,7 +96,10 @@ class LiveSandbox final : public std::enable_shared_from_this<LiveSandbox>, publ
   // Keeps it from being idle while it lives.
   class Use {
    public:
-    explicit Use(std::shared_ptr<LiveSandbox> sandbox) : sandbox_(std::move(sandbox)) { ++sandbox_->uses_; }
+    explicit Use(std::shared_ptr<LiveSandbox> sandbox) : sandbox_(std::move(sandbox)) {
+      ++sandbox_->uses_;
+      sandbox_->touch();
+    }
     Use(Use&&) = default;
     Use& operator=(Use&&) = delete;
     ~Use() {

@@ -309,6 +309,12 @@ asio::awaitable<Result<void>> archive(net::Exchange& exchange, SandboxRef sandbo
   const bool in = exchange.request().method == "PUT";
   DSEC_CO_ASSIGN(const Query query, Query::parse(exchange.request(), {"path", "user"}));
   DSEC_CO_ASSIGN(FileRequest request, request_of(query, in ? FileVerb::kTarIn : FileVerb::kTarOut, *sandbox));
+  if (in) {
+    // Unpacked into a directory that is made where it is missing.
+    FileRequest place{.verb = FileVerb::kMakeDirectory, .path = request.path, .user = request.user, .parents = true};
+    DSEC_CO_ASSIGN(const auto making, FileTransfer::begin(sandbox, std::move(place)));
+    DSEC_CO_TRY(co_await making->next_reply(step()));
+  }
   DSEC_CO_ASSIGN(const auto transfer, FileTransfer::begin(sandbox, std::move(request)));
   if (!in) co_return co_await send_out(exchange, *transfer, 200, {{"Content-Type", "application/x-tar"}}, {});
   DSEC_CO_ASSIGN(const std::uint64_t bytes, co_await take_in(exchange, *transfer));
