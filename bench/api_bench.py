@@ -85,6 +85,10 @@ def measure_api(dsec: dsec_api.Dsec, sizes: Dict[str, int], recorder: Recorder) 
     out["idle"] = idle
     say(f"{sizes['endurance']} cycles with samples")
     out["endurance"] = dsec_api.endurance(client, server, sizes["endurance"], 8, max(1, sizes["endurance"] // 50))
+    parts = [("cycles", result) for result in out["throughput"]] + [("idle", idle), ("endurance", out["endurance"])]
+    for part, found in parts:
+        for why in found["failures"]:
+            recorder.fail("dsec API", part, why)
     for why in failures:
         recorder.fail("dsec API", "api", why)
     return out
