@@ -89,7 +89,7 @@ else
   setsid "$dsec" serve --listen 127.0.0.1:0 --data-dir "$state/data" --ready-file "$state/ready" </dev/null >>"$state/serve.log" 2>&1 &
   pid=$!
   echo "$pid" >"$state/serve.pid"
-  python3 - "$state/ready" "$pid" <<'PYTHON' || { tail -5 "$state/serve.log"; exit 1; }
+  /usr/bin/python3 - "$state/ready" "$pid" <<'PYTHON' || { tail -5 "$state/serve.log"; exit 1; }
 import os, select, sys, ctypes, time
 path, pid = sys.argv[1], int(sys.argv[2])
 libc = ctypes.CDLL(None, use_errno=True)
@@ -107,7 +107,7 @@ while not (os.path.exists(path) and os.path.getsize(path)):
         sys.exit("the server is not ready after 60 s")
     os.read(watch, 65536)
 PYTHON
-  python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["url"])' "$state/ready" >"$state/url"
+  /usr/bin/python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["url"])' "$state/ready" >"$state/url"
   echo "process $pid serves at $(cat "$state/url")"
 fi
 export DSEC_URL DSEC_API_KEY
