@@ -23,7 +23,10 @@ def processes_of(directory):
             continue
         try:
             stat = pathlib.Path(f"/proc/{entry}/stat").read_text()
-            parents[int(entry)] = int(stat[stat.rindex(")") + 2:].split()[1])
+            state, parent = stat[stat.rindex(")") + 2:].split()[:2]
+            if state == "Z":
+                continue
+            parents[int(entry)] = int(parent)
             if mark in pathlib.Path(f"/proc/{entry}/environ").read_bytes().split(b"\0"):
                 roots.add(int(entry))
         except (OSError, ValueError):

@@ -111,7 +111,11 @@ class Server:
                     complaints.append(f"serve ended with {status} on SIGTERM")
         except Exception as error:  # the rest of the clean-up must still happen
             complaints.append(f"{type(error).__name__}: {error}")
-        deadline = time.monotonic() + 10
+        # The keeper lingers for a next serve; nothing but it and its spawner may.
+        keeper = self.pid_of("dsec-keeper")
+        if keeper:
+            os.kill(keeper, signal.SIGTERM)
+        deadline = time.monotonic() + 5
         while leftovers.processes_of(self.directory) and time.monotonic() < deadline:
             time.sleep(0.05)
         left = leftovers.processes_of(self.directory)
