@@ -165,12 +165,15 @@ SlotPool::Counts SlotPool::counts() {
 
 void SlotPool::run() {
   NamespaceMaker maker(node_);
+  bool filling = true;  // until `ready` are there
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     if (!returned_.empty()) {
       Slot slot = std::move(returned_.front());
       returned_.pop_front();
-      const bool wanted = free_.size() < options_.ready;
+      // Renewing is ten times cheaper than making: what comes back is kept beyond
+      // `ready`, and new ones are made only when half of that is gone.
+      const bool wanted = free_.size() < 2 * options_.ready;
       lock.unlock();
       const bool renewed = wanted && renew(maker, slot);
       if (!renewed) discard(std::move(slot));
@@ -181,7 +184,8 @@ void SlotPool::run() {
       }
       continue;
     }
-    if (free_.size() < options_.ready) {
+    if (free_.size() < (filling ? options_.ready : options_.ready / 2)) {
+      filling = true;
       lock.unlock();
       Result<Slot> made = make(maker);
       lock.lock();
@@ -192,6 +196,7 @@ void SlotPool::run() {
       log_error("a slot could not be made", {{"error", made.error().message()}});
       // The next take or release wakes this again; launches report their own error.
     }
+    filling = false;
     changed_.wait(lock);
   }
 }
