@@ -237,6 +237,12 @@ asio::awaitable<void> Edge::serve(net::Exchange& exchange, model::Principal prin
     // To look at a sandbox is no use of it: what is recorded about it can be read for ever.
     std::optional<LiveSandbox::Use> use;
     if (is_use(exchange.request(), rest)) use.emplace(*sandbox);
+    // A sandbox that is being taken up again is reachable in a moment: who uses it waits for that.
+    if (use && (*sandbox)->running()) {
+      const Instant by = context_.clock.now() + options_.limits.channel_deadline;
+      while ((*sandbox)->running() && !(*sandbox)->channel_open() && context_.clock.now() < by && exchange.request().method != "DELETE")
+        co_await (*sandbox)->changed().wait(by);
+    }
     outcome = co_await route(exchange, *sandbox, std::move(rest));
   } else {
     outcome = std::move(sandbox).error();
