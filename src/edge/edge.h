@@ -122,6 +122,7 @@ class Edge final : public SandboxOwner {
   void forget(const std::string& id);
   asio::awaitable<void> wait_for_start(std::shared_ptr<LiveSandbox> sandbox, std::shared_ptr<bool> committed, Instant by);
   asio::awaitable<void> keep_house();
+  asio::awaitable<void> adopt_later(std::shared_ptr<LiveSandbox> sandbox);
   asio::awaitable<void> compact_log();
   Result<EgressPolicy> policy_of(const LiveSandbox& sandbox) const;
   asio::awaitable<Result<void>> route(net::Exchange& exchange, std::shared_ptr<LiveSandbox> sandbox, std::vector<std::string> rest);

@@ -177,6 +177,7 @@ asio::awaitable<void> Edge::recover() {
     if (sandbox->state() != SandboxState::kEnded) open.push_back(sandbox);
 
   std::vector<std::shared_ptr<backend::Instance>> adopted(open.size());
+  std::vector<bool> unknown(open.size());
   std::map<std::string, std::vector<std::string>> records;
   std::vector<std::string> live;
   for (std::size_t i = 0; i < open.size(); ++i) {
@@ -188,6 +189,14 @@ asio::awaitable<void> Edge::recover() {
           DSEC_TRY(fail_point("edge.adopt"));
           return adopter->adopt(record);
         });
+    if (!instance.ok() && instance.error().code() != ErrorCode::kNotFound) {
+      // Not knowing is not knowing that it is gone: it is left alone and tried again.
+      log_error("a sandbox cannot be adopted now", {{"sandbox", sandbox->id()}, {"why", instance.error().message()}});
+      unknown[i] = true;
+      records[backend->first].push_back(sandbox->backend_record());
+      live.push_back(sandbox->id());
+      continue;
+    }
     if (!instance.ok()) {
       log_info("a sandbox was not adopted", {{"sandbox", sandbox->id()}, {"why", instance.error().message()}});
       continue;
@@ -208,13 +217,34 @@ asio::awaitable<void> Edge::recover() {
   if (!uppers.ok()) log_warning("left-over writable layers were not removed", {{"why", uppers.error().message()}});
 
   for (std::size_t i = 0; i < open.size(); ++i)
-    asio::co_spawn(
+    if (unknown[i]) asio::co_spawn(parts_.io, [this, sandbox = open[i]] { return adopt_later(sandbox); }, asio::detached);
+  for (std::size_t i = 0; i < open.size(); ++i)
+    if (!unknown[i]) asio::co_spawn(
         parts_.io, [sandbox = open[i], instance = adopted[i], same_boot] { return sandbox->readopt(instance, same_boot); }, asio::detached);
   if (!open.empty())
     log_info("sandboxes were taken up again", {{"live", std::to_string(live.size())}, {"lost", std::to_string(open.size() - live.size())}});
   recovered_ = true;
   house_open_ = true;
   asio::co_spawn(parts_.io, [this] { return keep_house(); }, asio::detached);
+}
+
+asio::awaitable<void> Edge::adopt_later(std::shared_ptr<LiveSandbox> sandbox) {
+  backend::Backend* backend = parts_.backends.at(sandbox->view().spec.backend);
+  Duration pause = std::chrono::seconds(1);
+  while (!stopping_ && sandbox->state() != SandboxState::kEnded) {
+    co_await house_.wait(context_.clock.now() + pause);
+    if (stopping_ || sandbox->over()) co_return;
+    pause = std::min<Duration>(pause * 2, std::chrono::seconds(30));
+    Result<std::unique_ptr<backend::Instance>> instance = co_await net::on_pool(
+        *launches_, [backend, record = sandbox->backend_record()]() -> Result<std::unique_ptr<backend::Instance>> {
+          DSEC_TRY(fail_point("edge.adopt"));
+          return backend->adopt(record);
+        });
+    if (!instance.ok() && instance.error().code() != ErrorCode::kNotFound) continue;
+    std::shared_ptr<backend::Instance> adopted;
+    if (instance.ok()) adopted = std::move(instance).value();
+    co_return co_await sandbox->readopt(std::move(adopted), true);
+  }
 }
 
 asio::awaitable<void> Edge::keep_house() {
