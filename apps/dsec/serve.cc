@@ -13,6 +13,7 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <string_view>
 
 #include "apiserver/api_server.h"
 #include "backend/container/container_backend.h"
@@ -162,6 +163,11 @@ asio::awaitable<void> run(Node& node, int& exit_code) {
 }  // namespace
 
 int serve_main(int argc, char** argv) {
+  for (int i = 0; i < argc; i++) {
+    if (std::string_view(argv[i]) != "--help" && std::string_view(argv[i]) != "-h") continue;
+    std::fputs(kServeUsage, stdout);
+    return 0;
+  }
   Result<ServeOptions> options = parse_serve_options(argc, argv);
   if (!options.ok()) {
     std::fprintf(stderr, "dsec serve: %s\n%s", options.error().message().c_str(), kServeUsage);
