@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,6 +26,7 @@ constexpr long kCgroupV2Magic = 0x63677270;
 constexpr std::uint32_t kCpuPeriodUsec = 100'000;
 // Agents and the spawner are few and short of work; a payload never starves them.
 constexpr const char* kAgentShares = "262144";
+constexpr const char* kKilledMark = "trusted.dsec.killed";
 
 long filesystem_magic(const std::string& path) {
   struct statfs s {};
@@ -212,6 +214,10 @@ Result<void> CgroupTree::remove_slot(const std::string& slot) const {
 }
 
 Result<void> CgroupTree::renew_slot(const std::string& slot) const {
+  // Linux 6.18 compares the kill count of the parent's cgroup with that of the
+  // target: a clone3 into a cgroup that was ever killed dies at once.
+  DSEC_ASSIGN(const Fd directory, open_dir(slots_.get(), slot));
+  if (::fgetxattr(directory.get(), kKilledMark, nullptr, 0) >= 0) return Error(ErrorCode::kConflict, "cgroup " + slot + " was killed");
   DSEC_ASSIGN(Fd payload, open_payload(slot));
   for (const std::string& name : children(payload.get())) DSEC_TRY(remove_dir(payload.get(), name));
   DSEC_TRY(write_at(payload.get(), "cgroup.freeze", "0"));
@@ -349,6 +355,8 @@ bool CgroupTree::populated(const std::string& slot) const {
 bool CgroupTree::any_populated() const { return read_field(slots_.get(), "cgroup.events", "populated") != 0; }
 
 Result<void> CgroupTree::kill(const std::string& slot) const {
+  DSEC_ASSIGN(const Fd directory, open_dir(slots_.get(), slot));
+  if (::fsetxattr(directory.get(), kKilledMark, "1", 1, 0) < 0) return errno_error("mark cgroup " + slot, errno);
   return write_at(slots_.get(), slot + "/cgroup.kill", "1");
 }
 

@@ -86,6 +86,7 @@ class CgroupTree {
   // kConflict while a process is left in it; ok when it is gone already.
   Result<void> remove_slot(const std::string& slot) const;
   // Removes what operations left and forgets peaks, so that another sandbox may use the slot.
+  // kConflict when kill() was called on it: such a slot has to be removed and made again.
   Result<void> renew_slot(const std::string& slot) const;
   Result<SlotCgroups> open_slot(const std::string& slot) const;
   Result<Fd> open_payload(const std::string& slot) const;
