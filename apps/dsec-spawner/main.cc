@@ -11,12 +11,13 @@
 
 #include "base/log.h"
 #include "spawner/server.h"
+#include "sys/process.h"
 
 int main(int argc, char** argv) {
   dsec::set_up_log("dsec-spawner", dsec::LogLevel::kInfo, dsec::LogFormat::kText);
   // An ignored signal outlives every exec. A server that a script has put into
   // the background ignores SIGINT and SIGQUIT; no sandbox may inherit that.
-  for (int number = 1; number < NSIG; ++number) ::signal(number, SIG_DFL);
+  dsec::sys::reset_signals();
   // A keeper that is gone starts another spawner when it is back.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   dsec::spawner::ServerOptions options;

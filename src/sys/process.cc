@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
@@ -101,6 +102,13 @@ Result<void> wait_process(int pidfd, Deadline deadline) {
     if (n == 0) return Error(ErrorCode::kDeadlineExceeded, "the process has not ended");
     if (errno != EINTR) return errno_error("poll a pidfd", errno);
   }
+}
+
+void reset_signals() {
+  // The kernel's form of a default action is all zeros. libc's sigaction refuses 32 and 33.
+  constexpr int kLastSignal = 64;
+  const std::uint64_t action[4] = {};
+  for (int number = 1; number <= kLastSignal; ++number) ::syscall(SYS_rt_sigaction, number, action, nullptr, sizeof(std::uint64_t));
 }
 
 std::optional<int> exit_status(int pidfd) {

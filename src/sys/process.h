@@ -46,6 +46,9 @@ Result<void> signal_process(int pidfd, int signal);
 // True once the process and all of its threads are gone (a zombie counts as gone).
 bool process_ended(int pidfd);
 Result<void> wait_process(int pidfd, Deadline deadline);
+// Every signal at its default, those too that libc keeps to itself and leaves
+// ignored in what posix_spawn starts. For a program's start.
+void reset_signals();
 // The wait status of a reaped process, where the kernel still tells.
 std::optional<int> exit_status(int pidfd);
 

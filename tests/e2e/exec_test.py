@@ -383,8 +383,9 @@ def test_an_exec_in_an_ended_sandbox_is_a_typed_error(api, boxes):
 
 def test_a_first_process_has_three_descriptors_and_no_signal_blocked(shared_box):
     fds = shared_box.run("/probe", "fds")
-    status = shared_box.sh("grep -E 'SigBlk|SigIgn' /proc/self/status").out
+    # Not by a shell, which ignores SIGQUIT for what it runs.
+    status = shared_box.run("cat", "/proc/self/status").out
 
     assert [line.split()[0] for line in fds.out.splitlines()] == ["0", "1", "2"], fds.out
     assert "SigBlk:\t0000000000000000" in status
-    assert int(status.split("SigIgn:\t")[1].split()[0], 16) & ~(1 << 12) == 0
+    assert "SigIgn:\t0000000000000000" in status
