@@ -125,6 +125,7 @@ Result<void> build(Node& node) {
   http.address = node.options.address;
   http.port = node.options.port;
   DSEC_ASSIGN(node.http, net::HttpServer::listen(node.io, http, [&node](net::Exchange& exchange) { return node.api->handle(exchange); }));
+  node.edge->set_platform_ports({node.http->port()});
   return {};
 }
 

@@ -22,15 +22,17 @@ std::string_view presented_key(const net::HttpRequest& request) {
   return {};
 }
 
-bool allows(Access access, model::Role role) {
+bool allows(Access access, const model::Principal& principal) {
   switch (access) {
     case Access::kOpen:
     case Access::kViewer:
       return true;
     case Access::kMember:
-      return role != model::Role::kViewer;
+      return principal.role != model::Role::kViewer;
     case Access::kAdmin:
-      return role == model::Role::kAdmin;
+      return principal.role == model::Role::kAdmin;
+    case Access::kOperator:
+      return principal.role == model::Role::kAdmin && principal.project == kDefaultProject;
   }
   return false;
 }
@@ -112,7 +114,7 @@ asio::awaitable<Result<void>> ApiServer::dispatch(net::Exchange& exchange) {
     Call call{exchange, {}, std::move(values)};
     if (route.access != Access::kOpen) {
       DSEC_CO_ASSIGN(call.principal, parts.catalogue.authenticate(presented_key(request)));
-      if (!allows(route.access, call.principal.role)) co_return Error(ErrorCode::kPermissionDenied, "this key may not do that");
+      if (!allows(route.access, call.principal)) co_return Error(ErrorCode::kPermissionDenied, "this key may not do that");
     }
     co_return co_await route.handler(*this, call);
   }

@@ -55,7 +55,8 @@ struct Call {
 
 using Handler = asio::awaitable<Result<void>> (*)(ApiServer&, Call&);
 
-enum class Access { kOpen, kViewer, kMember, kAdmin };
+// kAdmin: of a project, over itself. kOperator: the default project's admin, over the node.
+enum class Access { kOpen, kViewer, kMember, kAdmin, kOperator };
 
 struct Route {
   const char* method;

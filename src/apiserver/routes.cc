@@ -34,13 +34,13 @@ const std::vector<Route>& routes() {
       {"DELETE", "/v1/operations/{id}", kMember, cancel_operation},
 
       {"GET", "/v1/services", kViewer, list_services},
-      {"POST", "/v1/services", kAdmin, put_service},
-      {"POST", "/v1/services/detect", kAdmin, detect_services},
+      {"POST", "/v1/services", kOperator, put_service},
+      {"POST", "/v1/services/detect", kOperator, detect_services},
       {"GET", "/v1/services/{name}", kViewer, get_service},
-      {"DELETE", "/v1/services/{name}", kAdmin, delete_service},
+      {"DELETE", "/v1/services/{name}", kOperator, delete_service},
 
       {"GET", "/v1/projects", kViewer, list_projects},
-      {"POST", "/v1/projects", kAdmin, create_project},
+      {"POST", "/v1/projects", kOperator, create_project},
       {"GET", "/v1/projects/{project}/keys", kMember, list_keys},
       {"POST", "/v1/projects/{project}/keys", kAdmin, create_key},
       {"DELETE", "/v1/projects/{project}/keys/{id}", kAdmin, revoke_key},

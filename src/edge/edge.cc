@@ -117,13 +117,7 @@ asio::awaitable<Result<model::Sandbox>> Edge::create(CreateCommand command) {
   DSEC_CO_TRY(admit(spec));
   if (!spec.name.empty() && names_.contains({command.principal.project, spec.name}))
     co_return Error(ErrorCode::kConflict, "name: \"" + spec.name + "\" is taken by a live sandbox");
-  if (spec.network.mode == model::NetworkMode::kProxy) {
-    std::vector<model::ServiceDefinition> named;
-    for (const model::ServiceDefinition& service : services_)
-      if (std::find(spec.network.services.begin(), spec.network.services.end(), service.name) != spec.network.services.end())
-        named.push_back(service);
-    DSEC_CO_TRY(EgressPolicy::create(spec.network, named));
-  }
+  DSEC_CO_TRY(check_network(spec.network));
 
   AcceptedRecord accepted{.id = seal_->seal({.unit = options_.unit,
                                              .node = options_.node_number,
@@ -307,12 +301,10 @@ asio::awaitable<std::vector<SandboxEvent>> Edge::events(std::string project, std
 void Edge::on_sandbox_changed(LiveSandbox& sandbox) {
   if (sandbox.state() != SandboxState::kEnded) {
     if (sandbox.running() && policies_.contains(sandbox.id())) {
-      Result<EgressPolicy> policy = policy_of(sandbox);
-      if (policy.ok()) {
-        policies_[sandbox.id()] = *policy;
-        if (Result<void> updated = egress_->update(sandbox.id(), std::move(policy).value()); !updated.ok())
-          log_warning("a network policy was not updated", {{"sandbox", sandbox.id()}, {"why", updated.error().message()}});
-      }
+      EgressPolicy policy = policy_in_force(sandbox);
+      policies_[sandbox.id()] = policy;
+      if (Result<void> updated = egress_->update(sandbox.id(), std::move(policy)); !updated.ok())
+        log_warning("a network policy was not updated", {{"sandbox", sandbox.id()}, {"why", updated.error().message()}});
     }
     return;
   }

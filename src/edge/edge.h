@@ -89,6 +89,8 @@ class Edge final : public SandboxOwner {
   asio::awaitable<void> serve(net::Exchange& exchange, model::Principal principal, std::string ref, std::vector<std::string> rest);
   asio::awaitable<void> serve_port_host(net::Exchange& exchange, std::string sandbox_id, std::uint16_t port);
   void set_services(std::vector<model::ServiceDefinition> services);
+  // TCP ports of the node where the platform listens; sandboxes do not reach them.
+  void set_platform_ports(std::vector<std::uint16_t> ports) { egress_->set_platform_ports(std::move(ports)); }
   asio::awaitable<Result<DetectedServices>> detect_services();
   std::string node_json() const;
 
@@ -112,6 +114,7 @@ class Edge final : public SandboxOwner {
   void on_sandbox_changed(LiveSandbox& sandbox) override;
   asio::awaitable<Result<void>> connect_network(std::shared_ptr<LiveSandbox> sandbox) override;
   void disconnect_network(LiveSandbox& sandbox) override;
+  Result<void> check_network(const model::Network& network) const override;
   std::map<std::string, std::string> network_environment(const LiveSandbox& sandbox) const override;
   Result<void> remove_upper(const std::string& sandbox_id, const std::string& upper_record) override;
 
@@ -124,7 +127,8 @@ class Edge final : public SandboxOwner {
   asio::awaitable<void> keep_house();
   asio::awaitable<void> adopt_later(std::shared_ptr<LiveSandbox> sandbox);
   asio::awaitable<void> compact_log();
-  Result<EgressPolicy> policy_of(const LiveSandbox& sandbox) const;
+  Result<EgressPolicy> policy_for(const model::Network& network) const;
+  EgressPolicy policy_in_force(const LiveSandbox& sandbox) const;
   asio::awaitable<Result<void>> route(net::Exchange& exchange, std::shared_ptr<LiveSandbox> sandbox, std::vector<std::string> rest);
 
   struct KnownKey {

@@ -80,17 +80,35 @@ Result<Launched> Edge::launch_blocking(const AcceptedRecord& accepted, Deadline 
 
 Result<void> Edge::remove_upper(const std::string& sandbox_id, const std::string&) { return parts_.uppers.remove(sandbox_id); }
 
-Result<EgressPolicy> Edge::policy_of(const LiveSandbox& sandbox) const {
-  const model::Network& network = sandbox.view().spec.network;
+Result<EgressPolicy> Edge::policy_for(const model::Network& network) const {
   std::vector<model::ServiceDefinition> named;
   for (const model::ServiceDefinition& service : services_)
     if (std::find(network.services.begin(), network.services.end(), service.name) != network.services.end()) named.push_back(service);
   return EgressPolicy::create(network, named);
 }
 
+Result<void> Edge::check_network(const model::Network& network) const {
+  if (network.mode != model::NetworkMode::kProxy) return {};
+  DSEC_TRY(policy_for(network));
+  return {};
+}
+
+// What the sandbox's spec means today. A service that it names may be gone: then
+// what that named is not allowed any more.
+EgressPolicy Edge::policy_in_force(const LiveSandbox& sandbox) const {
+  model::Network network = sandbox.view().spec.network;
+  std::erase_if(network.services, [this](const std::string& name) {
+    return std::none_of(services_.begin(), services_.end(), [&](const model::ServiceDefinition& s) { return s.name == name; });
+  });
+  Result<EgressPolicy> policy = policy_for(network);
+  if (policy.ok()) return std::move(policy).value();
+  log_warning("a sandbox's network rules mean nothing: it reaches nothing", {{"sandbox", sandbox.id()}, {"why", policy.error().message()}});
+  return {};
+}
+
 asio::awaitable<Result<void>> Edge::connect_network(std::shared_ptr<LiveSandbox> sandbox) {
   if (sandbox->view().spec.network.mode != model::NetworkMode::kProxy) co_return Result<void>();
-  DSEC_CO_ASSIGN(EgressPolicy policy, policy_of(*sandbox));
+  EgressPolicy policy = policy_in_force(*sandbox);
   const std::shared_ptr<backend::Instance> instance = sandbox->instance();
   DSEC_CO_ASSIGN(std::vector<sys::Fd> listeners,
                  co_await net::on_pool(*calls_, [instance] { return instance->listen_loopback(egress_listeners()); }));
@@ -116,18 +134,8 @@ void Edge::set_services(std::vector<model::ServiceDefinition> services) {
   for (auto& [id, policy] : policies_) {
     const auto found = by_id_.find(id);
     if (found == by_id_.end()) continue;
-    Result<EgressPolicy> fresh = policy_of(*found->second);
-    if (!fresh.ok()) {
-      // A service that it names is gone: what it named is not allowed any more.
-      model::Network network = found->second->view().spec.network;
-      std::erase_if(network.services, [this](const std::string& name) {
-        return std::none_of(services_.begin(), services_.end(), [&](const model::ServiceDefinition& s) { return s.name == name; });
-      });
-      fresh = EgressPolicy::create(network, services_);
-      if (!fresh.ok()) fresh = EgressPolicy();
-    }
-    policy = *fresh;
-    if (Result<void> updated = egress_->update(id, std::move(fresh).value()); !updated.ok())
+    policy = policy_in_force(*found->second);
+    if (Result<void> updated = egress_->update(id, policy); !updated.ok())
       log_warning("a network policy was not updated", {{"sandbox", id}, {"why", updated.error().message()}});
   }
 }

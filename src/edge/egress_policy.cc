@@ -12,50 +12,59 @@ constexpr std::array<unsigned char, 12> kMappedPrefix = {0, 0, 0, 0, 0, 0, 0, 0,
 
 // Blocks that lead to the node, to its network, or nowhere. Text, parsed once:
 // the table should read as the registries print it.
+enum class Opener {
+  kNobody,
+  kOperator,  // a service
+  kRule,      // a service or a rule
+};
 struct SpecialBlock {
   const char* cidr;
   const char* name;
-  bool may_be_named;  // by a rule or a service
+  Opener opener;
 };
 constexpr SpecialBlock kSpecialBlocks[] = {
-    {"0.0.0.0/8", "unspecified", false},
-    {"10.0.0.0/8", "private", true},
-    {"100.64.0.0/10", "shared", true},
-    {"127.0.0.0/8", "loopback", true},
-    {"169.254.0.0/16", "link-local", true},
-    {"172.16.0.0/12", "private", true},
-    {"192.0.0.0/24", "protocol", true},
-    {"192.88.99.0/24", "6to4 relay", false},
-    {"192.168.0.0/16", "private", true},
-    {"198.18.0.0/15", "benchmarking", true},
-    {"224.0.0.0/4", "multicast", false},
-    {"240.0.0.0/4", "reserved", false},
-    {"::/128", "unspecified", false},
-    {"::1/128", "loopback", true},
-    {"::/96", "IPv4-compatible", false},
-    {"::ffff:0:0:0/96", "IPv4-translated", false},
-    {"64:ff9b::/96", "IPv4-translating", false},
-    {"64:ff9b:1::/48", "IPv4-translating", false},
-    {"100::/64", "discard", false},
-    {"2001::/32", "Teredo", false},
-    {"2002::/16", "6to4", false},
-    {"fc00::/7", "private", true},
-    {"fe80::/10", "link-local", true},
-    {"fec0::/10", "site-local", true},
-    {"ff00::/8", "multicast", false},
+    {"0.0.0.0/8", "unspecified", Opener::kNobody},
+    {"10.0.0.0/8", "private", Opener::kRule},
+    {"100.64.0.0/10", "shared", Opener::kRule},
+    {"100.100.100.200/32", "node metadata", Opener::kOperator},
+    {"127.0.0.0/8", "loopback", Opener::kRule},
+    {"168.63.129.16/32", "node metadata", Opener::kOperator},
+    {"169.254.0.0/16", "link-local", Opener::kOperator},
+    {"172.16.0.0/12", "private", Opener::kRule},
+    {"192.0.0.0/24", "protocol", Opener::kOperator},
+    {"192.88.99.0/24", "6to4 relay", Opener::kNobody},
+    {"192.168.0.0/16", "private", Opener::kRule},
+    {"198.18.0.0/15", "benchmarking", Opener::kRule},
+    {"224.0.0.0/4", "multicast", Opener::kNobody},
+    {"240.0.0.0/4", "reserved", Opener::kNobody},
+    {"::/128", "unspecified", Opener::kNobody},
+    {"::1/128", "loopback", Opener::kRule},
+    {"::/96", "IPv4-compatible", Opener::kNobody},
+    {"::ffff:0:0:0/96", "IPv4-translated", Opener::kNobody},
+    {"64:ff9b::/96", "IPv4-translating", Opener::kNobody},
+    {"64:ff9b:1::/48", "IPv4-translating", Opener::kNobody},
+    {"100::/64", "discard", Opener::kNobody},
+    {"2001::/32", "Teredo", Opener::kNobody},
+    {"2002::/16", "6to4", Opener::kNobody},
+    {"fc00::/7", "private", Opener::kRule},
+    {"fd00:ec2::/64", "node metadata", Opener::kOperator},
+    {"fd20:ce::254/128", "node metadata", Opener::kOperator},
+    {"fe80::/10", "link-local", Opener::kOperator},
+    {"fec0::/10", "site-local", Opener::kRule},
+    {"ff00::/8", "multicast", Opener::kNobody},
 };
 
 struct ParsedBlock {
   Cidr cidr;
   const char* name;
-  bool may_be_named;
+  Opener opener;
 };
 
 const std::vector<ParsedBlock>& special_blocks() {
   static const std::vector<ParsedBlock> blocks = [] {
     std::vector<ParsedBlock> out;
     for (const SpecialBlock& block : kSpecialBlocks)
-      out.push_back({Cidr::parse(block.cidr).value(), block.name, block.may_be_named});
+      out.push_back({Cidr::parse(block.cidr).value(), block.name, block.opener});
     return out;
   }();
   return blocks;
@@ -66,6 +75,14 @@ const ParsedBlock* special_block(const IpAddress& address) {
   const ParsedBlock* found = nullptr;
   for (const ParsedBlock& block : special_blocks())
     if (block.cidr.contains(address) && (found == nullptr || found->cidr.contains(block.cidr))) found = &block;
+  return found;
+}
+
+// The narrowest block that holds all of `cidr`.
+const ParsedBlock* block_around(const Cidr& cidr) {
+  const ParsedBlock* found = nullptr;
+  for (const ParsedBlock& block : special_blocks())
+    if (block.cidr.contains(cidr) && (found == nullptr || found->cidr.contains(block.cidr))) found = &block;
   return found;
 }
 
@@ -197,6 +214,9 @@ Result<EgressPolicy> EgressPolicy::create(const model::Network& network, const s
     if (rule.domain.empty() == rule.cidr.empty()) return invalid_argument("network.rules: exactly one of domain and cidr");
     if (!rule.cidr.empty()) {
       DSEC_ASSIGN(Cidr cidr, Cidr::parse(rule.cidr).within("network.rules"));
+      if (const ParsedBlock* block = block_around(cidr); block != nullptr && block->opener != Opener::kRule)
+        return invalid_argument("network.rules: " + rule.cidr + " is " + block->name + ": " +
+                                (block->opener == Opener::kOperator ? "only a service of the operator opens it" : "it is never dialled"));
       target.cidr = cidr;
       target.reason = "rule " + with_port(rule.cidr, rule.port);
     } else {
@@ -272,33 +292,40 @@ EgressDecision EgressPolicy::decide_name(std::string_view host) const {
   return decision;
 }
 
-std::optional<std::string> EgressPolicy::refuse_address(const std::string& host, std::uint16_t port, const IpAddress& address,
-                                                        const std::vector<IpAddress>& own) const {
-  const bool is_own = std::ranges::find(own, address) != own.end();
-  const ParsedBlock* block = special_block(address);
-  if (block == nullptr && !is_own) return std::nullopt;
-  const std::string kind = block != nullptr ? block->name : "the node's own";
-  const std::string refusal = address.text() + " is " + (block != nullptr ? "a " + kind + " address" : kind + " address") + " that no rule names";
-  if (block != nullptr && !block->may_be_named) return address.text() + " is a " + kind + " address, which is never dialled";
-
+bool EgressPolicy::opened(const std::string& host, std::uint16_t port, const IpAddress& address, bool by_service, const Cidr& block) const {
   const std::optional<IpAddress> literal = parse_address(host);
-  const Cidr itself = Cidr::single(address);
   for (const Target& target : targets_) {
-    if (port != 0 && target.port != 0 && target.port != port) continue;
-    if (target.operator_named) {
-      // The operator lets this host, not every host, have the address.
-      const bool this_host = literal ? target.cidr && target.cidr->contains(*literal)
-                                     : !target.host.empty() && (target.wildcard ? below(host, target.host) : host == target.host);
-      if (this_host && std::ranges::any_of(target.addresses, [&](const Cidr& cidr) { return cidr.contains(address); })) return std::nullopt;
-    } else if (target.cidr && target.cidr->contains(address)) {
-      // An own address outside loopback stands for every service of the node:
-      // only a rule for that one address means it.
-      const bool loopback = block != nullptr && std::string_view(block->name) == "loopback";
-      const bool named = is_own && !loopback ? itself.contains(*target.cidr) : block->cidr.contains(*target.cidr);
-      if (named) return std::nullopt;
+    if (target.operator_named != by_service || (port != 0 && target.port != 0 && target.port != port)) continue;
+    if (!by_service) {
+      if (target.cidr && target.cidr->contains(address) && block.contains(*target.cidr)) return true;
+      continue;
     }
+    // The operator lets this host, not every host, have the address.
+    const bool this_host = literal ? target.cidr && target.cidr->contains(*literal)
+                                   : !target.host.empty() && (target.wildcard ? below(host, target.host) : host == target.host);
+    if (this_host && std::ranges::any_of(target.addresses, [&](const Cidr& cidr) { return cidr.contains(address); })) return true;
   }
-  return refusal;
+  return false;
+}
+
+std::optional<std::string> EgressPolicy::refuse_address(const std::string& host, std::uint16_t port, const IpAddress& address,
+                                                        const NodeAddresses& node) const {
+  const bool own = std::ranges::find(node.addresses, address) != node.addresses.end();
+  const ParsedBlock* block = special_block(address);
+  if (block == nullptr && !own) return std::nullopt;
+  if (block != nullptr && block->opener == Opener::kNobody) return address.text() + " is a " + block->name + " address, which is never dialled";
+
+  // An own address outside loopback stands for every service of the node: only a
+  // rule for that one address means it.
+  const bool loopback = block != nullptr && std::string_view(block->name) == "loopback";
+  const Cidr named_inside = own && !loopback ? Cidr::single(address) : block->cidr;
+  if (opened(host, port, address, true, named_inside)) return std::nullopt;
+  const bool platform = (own || loopback) && std::ranges::find(node.platform_ports, port) != node.platform_ports.end();
+  if (platform) return with_port(address.text(), port) + " is the platform's own, which only a service of the operator opens";
+  const std::string kind = block != nullptr ? "a " + std::string(block->name) + " address" : "the node's own address";
+  if (block != nullptr && block->opener == Opener::kOperator) return address.text() + " is " + kind + ", which only a service of the operator opens";
+  if (opened(host, port, address, false, named_inside)) return std::nullopt;
+  return address.text() + " is " + kind + " that no rule names";
 }
 
 std::map<std::string, std::string> egress_environment(const EgressPolicy& policy) {

@@ -3,12 +3,14 @@
 // By name first: a destination is allowed when a service or a rule matches its
 // host and port; an address as destination needs a CIDR rule or a service that
 // names it. By address then: what the name resolved to is checked, every
-// address on its own. Special addresses (loopback, private, link-local, shared,
-// the node's own, …) are refused unless a rule names them, and the rule names
-// them only when its CIDR lies inside the special block: 0.0.0.0/0 means the
-// public internet, 10.0.0.0/8 means that private network. Unspecified,
-// multicast, broadcast and reserved addresses, and IPv6 forms that carry an IPv4
-// address through a translator, are never dialled.
+// address on its own. Special addresses (loopback, private, shared, the node's
+// own, …) are refused unless a rule names them, and the rule names them only
+// when its CIDR lies inside the special block: 0.0.0.0/0 means the public
+// internet, 10.0.0.0/8 means that private network. Rules are the project's;
+// link-local addresses, those where clouds hand out a node's credentials, and
+// the platform's own ports on the node need the operator: a service that names
+// them. Unspecified, multicast, broadcast and reserved addresses, and IPv6 forms
+// that carry an IPv4 address through a translator, are never dialled.
 #pragma once
 
 #include <array>
@@ -56,6 +58,12 @@ class Cidr {
   int bits_ = 0;  // of 128
 };
 
+// What leads back to the node, however it is spelled.
+struct NodeAddresses {
+  std::vector<IpAddress> addresses;           // of its interfaces, and others that are it
+  std::vector<std::uint16_t> platform_ports;  // where the platform itself listens on them
+};
+
 struct Destination {
   std::string host;  // as it stands in the request: a name or an address
   std::uint16_t port = 0;
@@ -75,16 +83,17 @@ class EgressPolicy {
   // Nothing is allowed.
   EgressPolicy() = default;
   // `services`: the definitions of the services that `network` names. A service
-  // that has no definition is an error that names it.
+  // that has no definition is an error that names it; so is a rule for addresses
+  // that no rule can open.
   static Result<EgressPolicy> create(const model::Network& network, const std::vector<model::ServiceDefinition>& services);
 
   EgressDecision decide(const Destination& destination) const;
   // Whether the name may be asked for, on whatever port.
   EgressDecision decide_name(std::string_view host) const;
   // The reason of a refusal, or nothing. `host` is the normal form of an allowed
-  // destination. `own` are the node's addresses.
+  // destination.
   std::optional<std::string> refuse_address(const std::string& host, std::uint16_t port, const IpAddress& address,
-                                            const std::vector<IpAddress>& own) const;
+                                            const NodeAddresses& node) const;
 
   const std::vector<model::ServiceDefinition>& services() const { return services_; }
 
@@ -99,6 +108,8 @@ class EgressPolicy {
     std::string via;
     bool operator_named = false;
   };
+  // Of the address that was resolved, whoever opened it: a rule or a service.
+  bool opened(const std::string& host, std::uint16_t port, const IpAddress& address, bool by_service, const Cidr& block) const;
   const Target* match(const std::string& host, const std::optional<IpAddress>& literal, std::optional<std::uint16_t> port) const;
 
   std::vector<model::ServiceDefinition> services_;

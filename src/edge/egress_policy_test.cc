@@ -16,8 +16,8 @@ EgressPolicy policy_of(std::vector<NetworkRule> rules, std::vector<ServiceDefini
 }
 
 bool address_refused(const EgressPolicy& policy, const std::string& host, std::uint16_t port, const char* address,
-                     const std::vector<IpAddress>& own = {}) {
-  return policy.refuse_address(host, port, parse_address(address).value(), own).has_value();
+                     const NodeAddresses& node = {}) {
+  return policy.refuse_address(host, port, parse_address(address).value(), node).has_value();
 }
 
 TEST(CidrTest, TakesAMappedAddressForTheAddressThatItMaps) {
@@ -84,7 +84,7 @@ TEST(EgressPolicyTest, RefusesEverySpecialAddressThatNoRuleNames) {
 }
 
 TEST(EgressPolicyTest, LetsARuleNameASpecialBlockButNotTheUnspecifiedAddress) {
-  const EgressPolicy policy = policy_of({{.domain = "db.example"}, {.cidr = "10.0.0.0/8", .port = 5432}, {.cidr = "0.0.0.0/8"}, {.cidr = "64:ff9b::/96"}});
+  const EgressPolicy policy = policy_of({{.domain = "db.example"}, {.cidr = "10.0.0.0/8", .port = 5432}});
 
   EXPECT_FALSE(address_refused(policy, "db.example", 5432, "10.1.2.3"));
   EXPECT_TRUE(address_refused(policy, "db.example", 80, "10.1.2.3"));
@@ -92,8 +92,42 @@ TEST(EgressPolicyTest, LetsARuleNameASpecialBlockButNotTheUnspecifiedAddress) {
   EXPECT_TRUE(address_refused(policy, "db.example", 5432, "64:ff9b::a00:1"));
 }
 
+TEST(EgressPolicyTest, RefusesARuleForWhatNoRuleCanOpen) {
+  for (const char* cidr : {"0.0.0.0/8", "64:ff9b::/96", "224.0.0.1", "169.254.169.254/32", "169.254.0.0/16", "fe80::/10", "100.100.100.200",
+                           "192.0.0.192/32", "168.63.129.16", "fd00:ec2::254", "fd20:ce::254/128"})
+    EXPECT_FALSE(EgressPolicy::create({.rules = {{.cidr = cidr}}}, {}).ok()) << cidr;
+  for (const char* cidr : {"127.0.0.1", "10.0.0.0/8", "0.0.0.0/0", "::/0", "100.64.0.0/10", "fc00::/7", "168.63.0.0/16"})
+    EXPECT_TRUE(EgressPolicy::create({.rules = {{.cidr = cidr}}}, {}).ok()) << cidr;
+}
+
+TEST(EgressPolicyTest, LeavesMetadataToTheOperatorThoughARuleCoversIt) {
+  const ServiceDefinition metadata{.name = "metadata", .hosts = {{.host = "169.254.169.254", .port = 80}, {.host = "meta.example", .addresses = {"fd00:ec2::254"}}}};
+  const EgressPolicy rules = policy_of({{.domain = "meta.example"}, {.cidr = "0.0.0.0/0"}, {.cidr = "100.64.0.0/10"}, {.cidr = "fc00::/7"}, {.cidr = "168.63.0.0/16"}});
+  const EgressPolicy service = policy_of({}, {metadata});
+
+  for (const char* address : {"169.254.169.254", "100.100.100.200", "fd00:ec2::254", "168.63.129.16", "fe80::1"})
+    EXPECT_TRUE(address_refused(rules, "meta.example", 80, address)) << address;
+  EXPECT_FALSE(address_refused(rules, "meta.example", 80, "100.100.100.201"));
+  EXPECT_FALSE(address_refused(service, "169.254.169.254", 80, "169.254.169.254"));
+  EXPECT_FALSE(address_refused(service, "meta.example", 80, "fd00:ec2::254"));
+}
+
+TEST(EgressPolicyTest, LeavesThePlatformsOwnPortToTheOperator) {
+  const NodeAddresses node{.addresses = {*parse_address("127.0.0.1"), *parse_address("192.168.1.5")}, .platform_ports = {7780}};
+  const ServiceDefinition api{.name = "api", .hosts = {{.host = "127.0.0.1", .port = 7780}}};
+  const EgressPolicy rules = policy_of({{.domain = "any.example"}, {.cidr = "127.0.0.0/8"}, {.cidr = "192.168.1.5"}, {.cidr = "192.168.1.6"}, {.cidr = "::1"}});
+
+  for (const char* address : {"127.0.0.1", "127.9.9.9", "::1", "192.168.1.5", "::ffff:127.0.0.1"}) {
+    EXPECT_TRUE(address_refused(rules, address, 7780, address, node)) << address;
+    EXPECT_TRUE(address_refused(rules, "any.example", 7780, address, node)) << address;
+    EXPECT_FALSE(address_refused(rules, address, 7781, address, node)) << address;
+  }
+  EXPECT_FALSE(address_refused(rules, "192.168.1.6", 7780, "192.168.1.6", node)) << "another machine's";
+  EXPECT_FALSE(address_refused(policy_of({}, {api}), "127.0.0.1", 7780, "127.0.0.1", node));
+}
+
 TEST(EgressPolicyTest, ProtectsTheNodesOwnAddressesFromBroadRules) {
-  const std::vector<IpAddress> own = {*parse_address("192.168.1.5"), *parse_address("203.0.113.7")};
+  const NodeAddresses own{.addresses = {*parse_address("192.168.1.5"), *parse_address("203.0.113.7")}, .platform_ports = {}};
   const EgressPolicy broad = policy_of({{.domain = "example.org"}, {.cidr = "192.168.0.0/16"}, {.cidr = "0.0.0.0/0"}});
   const EgressPolicy exact = policy_of({{.cidr = "192.168.1.5"}, {.cidr = "203.0.113.7/32"}});
 

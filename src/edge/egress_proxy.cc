@@ -67,7 +67,7 @@ asio::awaitable<void> accept_from(SessionPtr session, tcp::acceptor& acceptor, S
 }
 
 // Whether a flow that is open under the old policy may go on under this one.
-bool still_allowed(const EgressPolicy& policy, const EgressFlow& flow, const std::vector<IpAddress>& own) {
+bool still_allowed(const EgressPolicy& policy, const EgressFlow& flow, const NodeAddresses& own) {
   if (!flow.destination) return true;
   const EgressDecision decision = policy.decide(*flow.destination);
   if (!decision.allowed || decision.via != flow.decision.via) return false;
@@ -106,12 +106,13 @@ void EgressFlow::cut() {
   watchdog.cancel();
 }
 
-const std::vector<IpAddress>& OwnAddresses::get() {
+const NodeAddresses& OwnAddresses::get() {
   const Instant now = std::chrono::steady_clock::now();
-  if (!all_.empty() && now - read_at_ < kOwnAddressesKeep) return all_;
+  if (!all_.addresses.empty() && now - read_at_ < kOwnAddressesKeep) return all_;
+  if (all_.addresses.empty()) all_.addresses = fixed_;
   ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) return all_.empty() ? fixed_ : all_;
-  all_ = fixed_;
+  if (getifaddrs(&list) != 0) return all_;
+  all_.addresses = fixed_;
   read_at_ = now;
   for (const ifaddrs* one = list; one != nullptr; one = one->ifa_next) {
     if (one->ifa_addr == nullptr) continue;
@@ -124,7 +125,7 @@ const std::vector<IpAddress>& OwnAddresses::get() {
     } else {
       continue;
     }
-    all_.push_back(address);
+    all_.addresses.push_back(address);
   }
   freeifaddrs(list);
   return all_;
@@ -220,6 +221,8 @@ Result<void> EgressProxy::update(const std::string& sandbox_id, EgressPolicy pol
   }
   return {};
 }
+
+void EgressProxy::set_platform_ports(std::vector<std::uint16_t> ports) { state_->own->set_platform_ports(std::move(ports)); }
 
 void EgressProxy::stop(const std::string& sandbox_id) {
   const auto found = state_->sessions.find(sandbox_id);

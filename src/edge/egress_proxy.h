@@ -69,6 +69,8 @@ class EgressProxy {
   EgressProxy(const EgressProxy&) = delete;
   EgressProxy& operator=(const EgressProxy&) = delete;
 
+  // TCP ports of the node where the platform itself listens: no rule opens them.
+  void set_platform_ports(std::vector<std::uint16_t> ports);
   // Takes the sockets of egress_listeners(). An id that is served already gets
   // the new sockets; its flows are cut.
   Result<void> serve(const std::string& sandbox_id, std::vector<sys::Fd> listeners, EgressPolicy policy);

@@ -43,15 +43,16 @@ struct EgressFlow {
   std::uint64_t received = 0;
 };
 
-// The node's addresses, read again when the last reading is older than some seconds.
+// What leads to the node; its interfaces are read again when the last reading is older than some seconds.
 class OwnAddresses {
  public:
   explicit OwnAddresses(std::vector<IpAddress> fixed) : fixed_(std::move(fixed)) {}
-  const std::vector<IpAddress>& get();
+  const NodeAddresses& get();
+  void set_platform_ports(std::vector<std::uint16_t> ports) { all_.platform_ports = std::move(ports); }
 
  private:
   std::vector<IpAddress> fixed_;
-  std::vector<IpAddress> all_;
+  NodeAddresses all_;
   Instant read_at_{};
 };
 

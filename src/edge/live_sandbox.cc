@@ -52,6 +52,7 @@ void LiveSandbox::set_state(model::SandboxState state) {
 
 Result<void> LiveSandbox::patch(const model::SandboxSpec& spec) {
   if (over()) return Error(ErrorCode::kConflict, "the sandbox has ended");
+  if (spec.network != sandbox_.spec.network) DSEC_TRY(owner_.check_network(spec.network));
   PatchedRecord record{.id = id(), .spec = spec, .expires_at_ms = sandbox_.expires_at_ms};
   if (spec.lifetime.max_seconds != sandbox_.spec.lifetime.max_seconds)
     record.expires_at_ms = spec.lifetime.max_seconds == 0 ? 0 : context_.now_ms() + spec.lifetime.max_seconds * 1000;

@@ -55,6 +55,8 @@ class SandboxOwner {
   virtual void publish(SandboxEvent& event) = 0;  // gives it its sequence
   // The state or the end of a sandbox changed: indexes and totals follow.
   virtual void on_sandbox_changed(class LiveSandbox& sandbox) = 0;
+  // Whether a sandbox may have this network: rules that mean something, services that are defined.
+  virtual Result<void> check_network(const model::Network& network) const = 0;
   // Runs before the first command: listeners, policies. An error ends the sandbox.
   virtual asio::awaitable<Result<void>> connect_network(std::shared_ptr<class LiveSandbox> sandbox) = 0;
   virtual void disconnect_network(class LiveSandbox& sandbox) = 0;

@@ -5,7 +5,8 @@
 
 namespace dsec::model {
 
-enum class Role { kViewer, kMember, kAdmin };  // admin of the node: may import shared layers, define services
+// An admin makes keys of its project; the default project's is the node's operator, who also defines services and projects.
+enum class Role { kViewer, kMember, kAdmin };
 
 struct Principal {
   std::string project = "default";

@@ -60,11 +60,13 @@ struct NetworkRule {
   std::string domain;  // "example.org" or "*.example.org"; or
   std::string cidr;    // "10.0.0.0/8"; exactly one of the two
   std::uint16_t port = 0;  // 0 = any
+  bool operator==(const NetworkRule&) const = default;
 };
 struct Network {
   NetworkMode mode = NetworkMode::kNone;
   std::vector<std::string> services;  // names of services that the operator defined
   std::vector<NetworkRule> rules;
+  bool operator==(const Network&) const = default;
 };
 
 enum class Priority { kLatency, kBatch };

@@ -14,6 +14,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,6 +36,8 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "network.h"
 
 static void report(const char* name, long result) {
   const int number = result < 0 ? errno : 0;
@@ -339,7 +342,7 @@ static int connect_unix(const char* name, socklen_t length) {
   const int kinds[] = {SOCK_STREAM, SOCK_SEQPACKET, SOCK_DGRAM};
   int result = -1, number = ENOENT;
   for (int i = 0; i < 3 && result != 0; ++i) {
-    const int fd = socket(AF_UNIX, kinds[i] | SOCK_CLOEXEC, 0);
+    const int fd = socket(AF_UNIX, kinds[i] | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);  // a full backlog waits for ever
     if (fd < 0) continue;
     result = connect(fd, (struct sockaddr*)&address, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length));
     number = errno;
@@ -349,13 +352,16 @@ static int connect_unix(const char* name, socklen_t length) {
   return result;
 }
 
+// One abstract socket, by name.
+static int probe_abstract(const char* canary) {
+  char name[108] = {0};
+  strncpy(name + 1, canary, sizeof name - 2);
+  report("abstract", connect_unix(name, (socklen_t)(1 + strlen(canary))));
+  return 0;
+}
+
 // Connects to every socket that /proc/net/unix names. "@name" is abstract.
-static int probe_unix(const char* canary) {
-  if (canary != NULL) {
-    char name[108] = {0};
-    strncpy(name + 1, canary, sizeof name - 2);
-    report("abstract_canary", connect_unix(name, (socklen_t)(1 + strlen(canary))));
-  }
+static int probe_unix(void) {
   int seen = 0, connected = 0;
   FILE* table = fopen("/proc/net/unix", "r");
   char line[512];
@@ -381,7 +387,11 @@ static int probe_ports(void) {
     address.sa_data[1] = (char)port;
     address.sa_data[2] = 127;
     address.sa_data[5] = 1;
-    if (connect(fd, &address, 16) == 0) printf("tcp %d\n", port);
+    // A socket that was given the very port that it dials has met itself.
+    struct sockaddr own;
+    socklen_t length = sizeof own;
+    if (connect(fd, &address, 16) == 0 && (getsockname(fd, &own, &length) != 0 || memcmp(own.sa_data, address.sa_data, 6) != 0))
+      printf("tcp %d\n", port);
     close(fd);
   }
   printf("tcp done\n");
@@ -562,7 +572,8 @@ int main(int argc, char** argv) {
   if (strcmp(verb, "process") == 0) return probe_process((int)number);
   if (strcmp(verb, "foreign") == 0) return list_foreign();
   if (strcmp(verb, "fds") == 0) return list_fds();
-  if (strcmp(verb, "unix") == 0) return probe_unix(text);
+  if (strcmp(verb, "unix") == 0) return probe_unix();
+  if (strcmp(verb, "abstract") == 0 && text != NULL) return probe_abstract(text);
   if (strcmp(verb, "ports") == 0) return probe_ports();
   if (strcmp(verb, "kill-all") == 0) {
     report("kill_all", kill(-1, (int)number));
@@ -591,6 +602,8 @@ int main(int argc, char** argv) {
     report("read", fd < 0 ? -1 : read(fd, &byte, 1) < 0 ? -1 : 0);
     return 0;
   }
+  const int network = argc > 1 ? probe_network(argc, argv) : -1;
+  if (network >= 0) return network;
   fprintf(stderr, "usage: probe VERB [ARGUMENT…]\n");
   return 2;
 }

@@ -14,14 +14,14 @@ DEBIAN_PACKAGES = ("python3", "sudo", "gdb", "procps", "iproute2", "git")
 
 
 def build_probe():
-    """The static probe program, built from its source when that is newer."""
-    source = ROOT / "tests" / "probe" / "probe.c"
-    digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
+    """The static probe program, built when no build of these sources is there."""
+    files = sorted((ROOT / "tests" / "probe").glob("*.[ch]"))
+    digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
     program = CACHE / f"probe-{digest}"
     if not program.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
         partial = CACHE / f"probe-{os.getpid()}.partial"
-        subprocess.run(["gcc", "-O1", "-static", "-w", "-o", partial, source, "-lpthread"], check=True, stdin=subprocess.DEVNULL)
+        subprocess.run(["gcc", "-O1", "-static", "-w", "-o", partial, *[file for file in files if file.suffix == ".c"], "-lpthread"], check=True, stdin=subprocess.DEVNULL)
         partial.rename(program)
     return program
 
