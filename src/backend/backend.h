@@ -127,6 +127,8 @@ class Backend {
   virtual ~Backend() = default;
   virtual Capabilities capabilities() const = 0;
   // After an error nothing of the sandbox ran and nothing is left of it.
+  // kInvalidArgument: what the image holds does not let it run; every other code
+  // is the platform's.
   virtual Result<std::unique_ptr<Instance>> launch(const LaunchSpec& spec, const Rootfs& rootfs, Deadline deadline) = 0;
   // From record(). kNotFound when it is not running any more; what was left of it is then removed.
   virtual Result<std::unique_ptr<Instance>> adopt(const std::string& record) = 0;

@@ -34,6 +34,12 @@ asio::awaitable<Result<void>> write_file(std::shared_ptr<LiveSandbox> sandbox, s
   co_return Result<void>();
 }
 
+// kInvalidArgument would say that the image is at fault.
+Error platform_fault(Error error) {
+  if (error.code() != ErrorCode::kInvalidArgument) return error;
+  return Error(ErrorCode::kInternal, error.message(), error.error_number(), error.where());
+}
+
 }  // namespace
 
 Result<Launched> Edge::launch_blocking(const AcceptedRecord& accepted, Deadline deadline) {
@@ -42,14 +48,16 @@ Result<Launched> Edge::launch_blocking(const AcceptedRecord& accepted, Deadline 
   backend::Rootfs rootfs;
   if (parts_.layers != nullptr) {
     for (const std::string& digest : accepted.layer_digests) {
-      DSEC_ASSIGN(const int fd, parts_.layers->mount(digest).within("mount layer " + digest));
-      rootfs.layers.push_back({digest, fd});
+      const Result<int> fd = parts_.layers->mount(digest).within("mount layer " + digest);
+      if (!fd.ok()) return platform_fault(fd.error());
+      rootfs.layers.push_back({digest, *fd});
     }
   }
   DSEC_TRY(fail_point("edge.upper"));
-  DSEC_ASSIGN(const UpperLayer upper, parts_.uppers.create(accepted.id, static_cast<std::uint64_t>(resources.disk_mb) << 20,
-                                                           static_cast<std::uint64_t>(resources.memory_mb) << 20));
-  rootfs.upper = upper.layer();
+  const Result<UpperLayer> upper = parts_.uppers.create(accepted.id, static_cast<std::uint64_t>(resources.disk_mb) << 20,
+                                                        static_cast<std::uint64_t>(resources.memory_mb) << 20);
+  if (!upper.ok()) return platform_fault(upper.error());
+  rootfs.upper = upper->layer();
   backend::LaunchSpec spec;
   spec.id = accepted.id;
   spec.hostname = accepted.spec.hostname.empty() ? accepted.id.substr(0, 12) : accepted.spec.hostname;
@@ -63,13 +71,13 @@ Result<Launched> Edge::launch_blocking(const AcceptedRecord& accepted, Deadline 
   Result<void> step = launched.ok() ? Result<void>() : Result<void>(std::move(launched).error());
   if (step.ok()) {
     out.instance = std::move(launched).value();
-    out.record = {.id = accepted.id, .backend_record = out.instance->record(), .upper_record = upper.directory ? "disk" : ""};
+    out.record = {.id = accepted.id, .backend_record = out.instance->record(), .upper_record = upper->directory ? "disk" : ""};
     Result<sys::Fd> agent = out.instance->dial_agent(deadline);
     if (agent.ok()) {
       out.agent = std::move(agent).value();
       return out;
     }
-    step = std::move(agent).within("reach the agent").error();
+    step = platform_fault(std::move(agent).within("reach the agent").error());
     if (Result<void> destroyed = out.instance->destroy(Deadline::in(options_.limits.destroy_deadline)); !destroyed.ok())
       log_error("a sandbox that did not start is not removed", {{"sandbox", accepted.id}, {"why", destroyed.error().message()}});
   }
@@ -110,13 +118,17 @@ asio::awaitable<Result<void>> Edge::connect_network(std::shared_ptr<LiveSandbox>
   if (sandbox->view().spec.network.mode != model::NetworkMode::kProxy) co_return Result<void>();
   EgressPolicy policy = policy_in_force(*sandbox);
   const std::shared_ptr<backend::Instance> instance = sandbox->instance();
-  DSEC_CO_ASSIGN(std::vector<sys::Fd> listeners,
-                 co_await net::on_pool(*calls_, [instance] { return instance->listen_loopback(egress_listeners()); }));
+  Result<std::vector<sys::Fd>> listeners = co_await net::on_pool(*calls_, [instance] { return instance->listen_loopback(egress_listeners()); });
+  if (!listeners.ok()) co_return platform_fault(listeners.error());
   policies_[sandbox->id()] = policy;
   const std::map<std::string, std::string> files = egress_files(policy);
-  DSEC_CO_TRY(egress_->serve(sandbox->id(), std::move(listeners), std::move(policy)));
+  if (Result<void> served = egress_->serve(sandbox->id(), std::move(listeners).value(), std::move(policy)); !served.ok())
+    co_return platform_fault(served.error());
   for (const auto& [path, bytes] : files)
-    if (sandbox->channel_open()) DSEC_CO_TRY(co_await write_file(sandbox, path, bytes));
+    if (sandbox->channel_open())
+      if (Result<void> written = co_await write_file(sandbox, path, bytes); !written.ok())
+        // Nothing of the payload has run: what is in the way came with the image.
+        co_return invalid_argument("write " + path + " into the sandbox: " + written.error().message());
   co_return Result<void>();
 }
 

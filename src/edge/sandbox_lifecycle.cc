@@ -23,6 +23,12 @@ using Self = std::shared_ptr<LiveSandbox>;
 
 constexpr int kDestroyAttempts = 5;
 
+// Whose fault a start was that failed. What the sandbox is made of is the caller's choice.
+EndCause cause_of_failed_start(const Error& error) {
+  if (error.code() == ErrorCode::kExhausted) return EndCause::kPressure;
+  return error.code() == ErrorCode::kInvalidArgument ? EndCause::kExit : EndCause::kStartFailed;
+}
+
 }  // namespace
 
 asio::awaitable<void> LiveSandbox::launch() {
@@ -35,10 +41,7 @@ asio::awaitable<void> LiveSandbox::launch() {
     DSEC_TRY(fail_point("edge.launch"));
     return self->owner_.launch_blocking(self->accepted_, Deadline::at(by));
   });
-  if (!launched.ok()) {
-    const bool overload = launched.error().code() == ErrorCode::kExhausted;
-    co_return co_await end_now(overload ? EndCause::kPressure : EndCause::kStartFailed, launched.error().message());
-  }
+  if (!launched.ok()) co_return co_await end_now(cause_of_failed_start(launched.error()), launched.error().message());
   instance_ = std::move(launched->instance);
   backend_record_ = launched->record.backend_record;
   upper_record_ = launched->record.upper_record;
@@ -68,7 +71,7 @@ asio::awaitable<void> LiveSandbox::bring_up(sys::Fd agent, Instant by) {
   if (!greeted_) co_return co_await end_now(EndCause::kStartFailed, gone_ ? "the agent ended before it was ready" : "the agent was not ready in time");
 
   if (Result<void> network = co_await owner_.connect_network(self); !network.ok())
-    co_return co_await end_now(EndCause::kStartFailed, "network: " + network.error().message());
+    co_return co_await end_now(cause_of_failed_start(network.error()), "network: " + network.error().message());
   if (sandbox_.spec.start) {
     start_start_command();
     const Instant ready_by = context_.clock.now() + context_.limits.ready_deadline;

@@ -117,7 +117,7 @@ def test_a_session_whose_shell_file_is_replaced_goes_on(boxes):
     box = boxes()
     box.sh("cd /tmp; export K=1", session="replaced")
 
-    box.sh("cp /bin/busybox /tmp/bb; rm /bin/sh; printf '#!/tmp/bb sh\\necho marker >> /tmp/marker; exec /tmp/bb sh \"$@\"\\n' > /bin/sh; chmod 755 /bin/sh")
+    box.sh("cp /bin/busybox /tmp/busybox; rm /bin/sh; printf '#!/tmp/busybox sh\\necho marker >> /tmp/marker; exec /tmp/busybox sh \"$@\"\\n' > /bin/sh; chmod 755 /bin/sh")
     result = box.sh("echo $K", session="replaced")
 
     assert result.out.strip().endswith("1"), result

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 
@@ -27,8 +28,12 @@ ErrorCode code_of(const protocol::LaunchReply& reply) {
   switch (reply.step) {
     case protocol::LaunchStep::kSlot:
       return reply.error_number == 0 ? ErrorCode::kExhausted : ErrorCode::kInternal;
-    case protocol::LaunchStep::kRoot:  // the image has something else where /dev, /sys or /proc belongs
-      return ErrorCode::kInvalidArgument;
+    case protocol::LaunchStep::kRoot: {
+      // The image has something else where /dev, /sys or /proc belongs.
+      constexpr int kOfTheImage[] = {ELOOP, ENOTDIR, EEXIST, EXDEV};
+      const bool image = std::find(std::begin(kOfTheImage), std::end(kOfTheImage), reply.error_number) != std::end(kOfTheImage);
+      return image ? ErrorCode::kInvalidArgument : ErrorCode::kInternal;
+    }
     default:
       return ErrorCode::kInternal;
   }
