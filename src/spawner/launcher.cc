@@ -185,6 +185,7 @@ Result<void> Launcher::prepare(const protocol::LaunchRequest& request, const Lau
   stage.sysfs = sysfs.get();
   stage.outer = slot.namespaces.outer.get();
   stage.network = slot.namespaces.network.get();
+  stage.cgroup = slot.namespaces.cgroup.get();
   stage.agent_cgroup = slot.cgroups.agent.get();
   stage.payload_uid = owner;
   std::strncpy(stage.hostname, request.hostname.c_str(), sizeof stage.hostname - 1);

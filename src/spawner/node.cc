@@ -81,7 +81,7 @@ Result<sys::Fd> make_masks() {
 std::vector<Mask> find_masked(int proc) {
   std::vector<Mask> found;
   for (const char* name : {"keys", "key-users", "timer_list", "kmsg", "sysrq-trigger", "interrupts", "sched_debug", "latency_stats",
-                           "kcore", "kallsyms", "kpagecgroup", "kpagecount", "kpageflags", "modules", "iomem",
+                           "kcore", "kallsyms", "pressure", "kpagecgroup", "kpagecount", "kpageflags", "modules", "iomem",
                            "ioports", "scsi", "acpi", "irq", "bus", "fs", "asound", "dynamic_debug"}) {
     struct stat st {};
     if (::fstatat(proc, name, &st, AT_SYMLINK_NOFOLLOW) < 0) continue;

@@ -35,11 +35,13 @@ using protocol::kPayloadIds;
 struct Making {
   int proc = -1;
   const sys::ChildStack* inner_stack = nullptr;
+  const sys::SlotCgroups* cgroups = nullptr;
   std::atomic<int> outer_gate{0};
   std::atomic<int> inner_gate{0};
   int outer_fd = -1;
   int inner_fd = -1;
   int network_fd = -1;
+  int cgroup_fd = -1;
   const char* failed = nullptr;  // a literal
   int error = 0;
 };
@@ -103,6 +105,8 @@ int inner_main(void* argument) {
     if (const int error = write_proc(m.proc, limit, "0")) return fail(m, limit, error);
   m.inner_fd = ::openat(m.proc, "self/ns/user", O_RDONLY | O_CLOEXEC);
   if (m.inner_fd < 0) return fail(m, "open the inner user namespace", errno);
+  m.cgroup_fd = ::openat(m.proc, "self/ns/cgroup", O_RDONLY | O_CLOEXEC);
+  if (m.cgroup_fd < 0) return fail(m, "open the cgroup namespace", errno);
   return 0;
 }
 
@@ -134,8 +138,11 @@ int outer_main(void* argument) {
   m.network_fd = ::openat(m.proc, "self/ns/net", O_RDONLY | O_CLOEXEC);
   if (m.outer_fd < 0 || m.network_fd < 0) return fail(m, "open the outer namespaces", errno);
 
+  // A cgroup namespace's root is where its maker stands. The v2 cgroup came with the birth.
+  for (const sys::Fd& tasks : m.cgroups->v1_tasks)
+    if (tasks && ::write(tasks.get(), "0", 1) < 0) return fail(m, "enter a cgroup", errno);
   clone_args args{};
-  args.flags = CLONE_VM | CLONE_FILES | CLONE_NEWUSER;
+  args.flags = CLONE_VM | CLONE_FILES | CLONE_NEWUSER | CLONE_NEWCGROUP;
   args.exit_signal = SIGCHLD;
   const long pid = sys::clone_call(&args, *m.inner_stack, inner_main, argument);
   if (pid < 0) return fail(m, "clone into the inner user namespace", errno);
@@ -171,13 +178,15 @@ std::optional<std::uint32_t> slot_number(const std::string& name) {
   return number;
 }
 
-Result<Namespaces> NamespaceMaker::make(std::uint32_t number) {
+Result<Namespaces> NamespaceMaker::make(std::uint32_t number, const sys::SlotCgroups& cgroups) {
   DSEC_TRY(fail_point("spawner.slot.namespaces"));
   Making making;
   making.proc = node_.proc.get();
   making.inner_stack = &inner_stack_;
+  making.cgroups = &cgroups;
   clone_args args{};
-  args.flags = CLONE_VM | CLONE_FILES | CLONE_NEWUSER | CLONE_NEWNET;
+  args.flags = CLONE_VM | CLONE_FILES | CLONE_NEWUSER | CLONE_NEWNET | CLONE_INTO_CGROUP;
+  args.cgroup = static_cast<std::uint64_t>(cgroups.payload.get());
   args.exit_signal = SIGCHLD;
   const long pid = sys::clone_call(&args, outer_stack_, outer_main, &making);
   if (pid < 0) return errno_error("clone into the outer user namespace", errno);
@@ -190,10 +199,10 @@ Result<Namespaces> NamespaceMaker::make(std::uint32_t number) {
   open_gate(making.outer_gate, error == 0 ? kOpen : kAbandoned);
   while (::waitpid(static_cast<pid_t>(pid), nullptr, __WALL) < 0 && errno == EINTR) {
   }
-  Namespaces made{sys::Fd(making.outer_fd), sys::Fd(making.inner_fd), sys::Fd(making.network_fd)};
+  Namespaces made{sys::Fd(making.outer_fd), sys::Fd(making.inner_fd), sys::Fd(making.network_fd), sys::Fd(making.cgroup_fd)};
   if (error != 0) return errno_error("map the outer user namespace", error);
   if (making.failed) return errno_error(making.failed, making.error);
-  if (!made.outer || !made.inner || !made.network) return Error(ErrorCode::kInternal, "the namespaces' maker was killed");
+  if (!made.outer || !made.inner || !made.network || !made.cgroup) return Error(ErrorCode::kInternal, "the namespaces' maker was killed");
   return made;
 }
 

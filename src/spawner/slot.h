@@ -2,7 +2,8 @@
 //
 // An outer user namespace with a range of ids of its own and one more id for
 // aether; an inner one below it, for the payload, in which no namespace can be
-// made; a network namespace with loopback up, owned by the outer; cgroups.
+// made; a network namespace with loopback up, owned by the outer; cgroups, and a
+// cgroup namespace with the payload's at its root, owned by the inner.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +22,7 @@ struct Namespaces {
   sys::Fd outer;
   sys::Fd inner;
   sys::Fd network;
+  sys::Fd cgroup;
 };
 
 struct Slot {
@@ -50,7 +52,8 @@ std::optional<std::uint32_t> slot_number(const std::string& name);
 class NamespaceMaker {
  public:
   explicit NamespaceMaker(const Node& node) : node_(node) {}
-  Result<Namespaces> make(std::uint32_t number);
+  // Its children stand in `cgroups` while they live.
+  Result<Namespaces> make(std::uint32_t number, const sys::SlotCgroups& cgroups);
   // No socket, not even one that is closing, is left in the network namespace:
   // nothing of the last sandbox can meet the next one there.
   Result<bool> unused(const Namespaces& namespaces);

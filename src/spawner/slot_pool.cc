@@ -55,13 +55,15 @@ Result<Slot> SlotPool::make(NamespaceMaker& maker) {
   slot.number = number;
   const std::string name = slot.name();
   const Result<void> made = [&]() -> Result<void> {
-    DSEC_ASSIGN(slot.namespaces, maker.make(number));
     DSEC_TRY(fail_point("spawner.slot.cgroups"));
     DSEC_TRY(cgroups_.make_slot(name, agent_id(number)));
     DSEC_ASSIGN(slot.cgroups, cgroups_.open_slot(name));
+    DSEC_ASSIGN(slot.namespaces, maker.make(number, slot.cgroups));
     return {};
   }();
   if (!made.ok()) {
+    slot.namespaces = {};
+    slot.cgroups = {};
     (void)cgroups_.remove_slot(name);
     drop_number(number);
     return made.error();

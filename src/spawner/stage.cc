@@ -63,6 +63,18 @@ int attach(int mount, int point) {
   return ::move_mount(mount, "", point, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH);
 }
 
+// Root inside owns what belongs to its pid namespace. aether takes process numbers
+// from it too, and must not be left without.
+int keep_read_only(Stage& s, int proc, const char* name) {
+  const int target = keep(s, sys::open_beneath(proc, name, O_PATH));
+  const int cover = keep(s, ::open_tree(proc, name, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC));
+  mount_attr read_only{};
+  read_only.attr_set = MOUNT_ATTR_RDONLY;
+  if (target < 0 || cover < 0 || ::mount_setattr(cover, "", AT_EMPTY_PATH, &read_only, sizeof read_only) < 0 || attach(cover, target) < 0)
+    return fail(s, "keep a path of /proc read-only");
+  return 0;
+}
+
 int mount_proc(Stage& s) {
   const int context = keep(s, ::fsopen("proc", FSOPEN_CLOEXEC));
   if (context < 0 || passes("spawner.init.proc") < 0) return fail(s, "fsopen proc");
@@ -82,6 +94,7 @@ int mount_proc(Stage& s) {
 
   // `proc` was made by the lines above, so what lies below it without a link or
   // another mount is procfs, whatever the image holds.
+  if (keep_read_only(s, proc, "sys/kernel/pid_max") != 0) return 1;
   for (const Mask& mask : s.node->masked) {
     const int target = sys::open_beneath(proc, mask.name.c_str(), O_PATH | (mask.directory ? O_DIRECTORY : 0));
     if (target < 0 && errno == ENOENT) continue;
@@ -211,11 +224,12 @@ int stager_main(void* argument) {
 
   if (passes("spawner.stager.user") < 0 || ::setns(s.outer, CLONE_NEWUSER) < 0) return fail(s, "enter the user namespace");
   if (::setns(s.network, CLONE_NEWNET) < 0) return fail(s, "enter the network namespace");
+  if (::setns(s.cgroup, CLONE_NEWCGROUP) < 0) return fail(s, "enter the cgroup namespace");
   mark(s, LaunchStep::kUser);
 
   clone_args args{};
   args.flags = CLONE_VM | CLONE_VFORK | CLONE_FILES | CLONE_PARENT | CLONE_PIDFD | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC |
-               CLONE_NEWUTS | CLONE_NEWCGROUP;
+               CLONE_NEWUTS;
   args.pidfd = reinterpret_cast<std::uint64_t>(&s.pidfd);
   const long pid = sys::clone_call(&args, *s.init_stack, init_main, argument);
   if (pid < 0) return fail(s, "clone init");

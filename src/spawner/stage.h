@@ -34,7 +34,7 @@ struct Stage {
   unsigned short filter_length = 0;
   int block = 0;  // the worker's first place
   int overlay = -1, devices = -1, shm = -1, sysfs = -1;  // detached mounts
-  int outer = -1, network = -1;                         // namespaces
+  int outer = -1, network = -1, cgroup = -1;             // namespaces
   int agent_cgroup = -1;
   std::uint32_t payload_uid = 0;  // host id of the sandbox's root
   std::array<bool, 3> v1{};

@@ -367,19 +367,32 @@ def test_no_host_control_file_can_be_written(shared_box, path):
     assert value in ("EACCES", "EPERM", "EROFS", "ENOENT", "ENOTDIR", "EISDIR"), value
 
 
-def test_pid_max_is_the_sandboxs_own_and_hurts_nobody_else(boxes):
-    # Since Linux 6.14 each pid namespace has its own, which its root may lower; before, it was the host's and closed.
-    host = pathlib.Path("/proc/sys/kernel/pid_max")
-    before, box, neighbour = host.read_text(), boxes(), boxes()
-    own = neighbour.read_file("/proc/sys/kernel/pid_max")
+# Limits of the sandbox's own System V and POSIX queues: its IPC namespace's. The others open for everybody and refuse
+# the write: labels of another task, and what asks for a capability.
+WRITABLE = re.compile(r"/proc/sys/fs/mqueue/\w+|/proc/sys/kernel/(auto_msgmni|msg\w+|sem|shm\w+|ns_last_pid)|/proc/1/(task/\d+/)?attr/\w+|/proc/1/timerslack_ns")
 
-    written = box.sh("echo 400 > /proc/sys/kernel/pid_max").code == 0
 
-    assert (box.read_file("/proc/sys/kernel/pid_max") == b"400\n") == written
-    assert host.read_text() == before
-    assert neighbour.read_file("/proc/sys/kernel/pid_max") == own
-    for _ in range(500):
-        assert box.run("true").code == 0, "process numbers are used again"
+def test_root_inside_can_write_nothing_of_proc_and_sys_but_what_is_its_own(shared_box):
+    found = shared_box.run("/probe", "writable", "/proc/sys", "/proc/1", "/proc", "/sys", timeout=120).out.splitlines()
+
+    assert int(found[-1].split()[1]) > 1000, "the walk saw too little to prove anything"
+    assert "/proc/sys/kernel/shmmax" in found, "negative control: what is its own is found"
+    assert not [path for path in found[:-1] if not WRITABLE.fullmatch(path)]
+    for path, text in (("/proc/sys/kernel/ns_last_pid", "1"), ("/proc/1/timerslack_ns", "1"), ("/proc/1/attr/exec", "x")):
+        assert shared_box.sh(f"echo {text} > {path}").code != 0, path
+
+
+def test_no_number_is_left_to_root_inside_that_aether_needs_B07(boxes):
+    # Since Linux 6.14 a pid namespace has its own pid_max: lowered and used up, it would keep the agent from making workers.
+    box = boxes(resources={"memory_mb": 256, "disk_mb": 64, "max_processes": 400})
+    before = box.read_file("/proc/sys/kernel/pid_max")
+
+    assert box.run("/probe", "write", "/proc/sys/kernel/pid_max").out == "write EROFS\n"
+    bomb = box.start(shell="echo 301 > /proc/sys/kernel/pid_max; /probe forkbomb 1000; sleep 60")
+    box.until_output(bomb, b"refused")
+
+    assert box.read_file("/proc/sys/kernel/pid_max") == before
+    assert box.read_file("/canary") == b"base\n"
 
 
 def test_negative_control_the_host_can_write_core_pattern(host_probe):
@@ -462,6 +475,9 @@ def test_the_cgroup_shown_is_the_sandboxs_own_root(shared_box):
 
     assert lines and all(".." not in line for line in lines), lines
     assert all("dsec" not in line for line in lines), lines
+    own = re.compile(r"\d+:[^:]*:/(op-[a-z0-9]+)?")
+    assert all(own.fullmatch(line) for line in lines), lines
+    assert re.search(r"[1-9]", "".join(pathlib.Path("/proc/self/cgroup").read_text())), "the host has cgroups to show"
 
 
 def test_no_cgroup_file_system_is_there_F06(shared_box):

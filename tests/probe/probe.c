@@ -39,6 +39,8 @@
 
 #include "network.h"
 
+static long files_tried;
+
 static void report(const char* name, long result) {
   const int number = result < 0 ? errno : 0;
   const char* text = number == 0 ? "0" : strerrorname_np(number);
@@ -295,6 +297,24 @@ static int probe_process(int pid) {
   const int comm = open(path, O_WRONLY | O_CLOEXEC);
   report("comm_write", comm < 0 ? -1 : write(comm, "x", 1));
   return 0;
+}
+
+// Tries every regular file below a directory, on its file system, for writing.
+static void try_writable(const char* directory, int depth, int below) {
+  DIR* stream = depth > 12 ? NULL : opendir(directory);
+  for (struct dirent* entry; stream != NULL && (entry = readdir(stream)) != NULL;) {
+    if (entry->d_name[0] == '.' && (entry->d_name[1] == 0 || strcmp(entry->d_name, "..") == 0)) continue;
+    char path[1024];
+    snprintf(path, sizeof path, "%s/%s", directory, entry->d_name);
+    if (entry->d_type == DT_DIR && below) try_writable(path, depth + 1, 1);
+    if (entry->d_type != DT_REG) continue;
+    ++files_tried;
+    const int fd = open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) continue;
+    printf("%s\n", path);
+    close(fd);
+  }
+  if (stream != NULL) closedir(stream);
 }
 
 // The processes that hold none of this program's user namespace: the platform's.
@@ -595,6 +615,13 @@ static void walk(const char* path, int depth, double deadline) {
   closedir(directory);
 }
 
+static int list_writable(int count, char** directories) {
+  // Of /proc itself the files alone: what else is there is processes.
+  for (int i = 0; i < count; ++i) try_writable(directories[i], 0, strcmp(directories[i], "/proc") != 0);
+  printf("tried %ld\n", files_tried);
+  return 0;
+}
+
 static int walk_pseudo_files(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
@@ -634,6 +661,7 @@ int main(int argc, char** argv) {
   if (strcmp(verb, "open") == 0) return open_many((int)number);
   if (strcmp(verb, "escape") == 0 && argc == 4) return escape(text, (int)number);
   if (strcmp(verb, "zombies") == 0) return zombie_storm((int)number);
+  if (strcmp(verb, "writable") == 0) return list_writable(argc - 2, argv + 2);
   if (strcmp(verb, "walk") == 0) return walk_pseudo_files();
   if (strcmp(verb, "write") == 0 && argc == 3) {
     try_open("write", text, O_WRONLY);
