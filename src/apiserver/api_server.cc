@@ -6,6 +6,8 @@
 #include <exception>
 
 #include "base/log.h"
+#include "model/json_text.h"
+#include "model/strict_object.h"
 
 namespace dsec::apiserver {
 namespace {
@@ -126,9 +128,7 @@ asio::awaitable<Result<void>> ApiServer::dispatch(net::Exchange& exchange) {
 }
 
 Result<json::object> parse_object(const std::string& body, std::initializer_list<std::string_view> known) {
-  boost::system::error_code failed;
-  json::value value = json::parse(body.empty() ? "{}" : body, failed);
-  if (failed) return invalid_argument("the body is not JSON: " + failed.message());
+  DSEC_ASSIGN(json::value value, model::parse_json(body.empty() ? "{}" : body));
   json::object* object = value.if_object();
   if (object == nullptr) return invalid_argument("the body is not a JSON object");
   for (const auto& field : *object)
@@ -144,7 +144,7 @@ Result<void> check_parameters(const net::HttpRequest& request, std::initializer_
 }
 
 asio::awaitable<Result<void>> respond_json(net::Exchange& exchange, int status, const json::value& value) {
-  co_return co_await exchange.respond(net::json_response(status, json::serialize(value)));
+  co_return co_await exchange.respond(net::json_response(status, model::json_text(value)));
 }
 
 }  // namespace dsec::apiserver

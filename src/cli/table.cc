@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <ctime>
 
+#include "model/json_text.h"
+
 namespace dsec::cli {
 
 namespace json = boost::json;
@@ -74,7 +76,7 @@ std::string text_at(const json::object& object, std::string_view path) {
   const json::value* value = value_at(object, path);
   if (!value || value->is_null()) return "";
   if (value->is_string()) return std::string(value->get_string());
-  return json::serialize(*value);
+  return model::json_text(*value);
 }
 
 std::int64_t number_at(const json::object& object, std::string_view path) {
@@ -175,12 +177,8 @@ void print(const json::value& value, std::string& out, std::size_t depth) {
       print(member, out, depth + 1);
     }
     close(']');
-  } else if (value.is_double()) {
-    char text[40];
-    std::snprintf(text, sizeof text, "%.12g", value.get_double());
-    out += text;
   } else {
-    out += json::serialize(value);
+    out += model::json_text(value);
   }
 }
 }  // namespace

@@ -1,7 +1,6 @@
 // Sandboxes as objects: make, list, look at, end.
 #include <fmt/format.h>
 
-
 #include <chrono>
 #include <thread>
 
@@ -9,6 +8,7 @@
 #include "base/random.h"
 #include "cli/units_text.h"
 #include "cli/verbs.h"
+#include "model/json_text.h"
 
 namespace dsec::cli {
 namespace {
@@ -347,12 +347,12 @@ int state_verb(Context& context, const std::vector<std::string>& refs, const std
 
 int events_verb(Context& context, const std::string& ref, bool follow, bool json_output) {
   const auto line_of = [json_output](const json::value& event) {
-    if (json_output || !event.is_object()) return json::serialize(event) + "\n";
+    if (json_output || !event.is_object()) return model::json_text(event) + "\n";
     const json::object& o = event.get_object();
     std::string line = time_text(time_at(o, value_at(o, "at") ? "at" : value_at(o, "at_ms") ? "at_ms" : "time"));
     for (const auto& [key, value] : o) {
       if (key == "at" || key == "at_ms" || key == "time") continue;
-      line += "  " + std::string(key) + "=" + (value.is_string() ? std::string(value.get_string()) : json::serialize(value));
+      line += "  " + std::string(key) + "=" + (value.is_string() ? std::string(value.get_string()) : model::json_text(value));
     }
     return printable(line) + "\n";
   };

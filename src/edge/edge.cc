@@ -12,6 +12,7 @@
 #include "edge/handlers/handlers.h"
 #include "edge/service_detect.h"
 #include "model/json.h"
+#include "model/json_text.h"
 #include "model/selector.h"
 #include "net/blocking.h"
 
@@ -365,7 +366,7 @@ std::string Edge::node_json() const {
     entry["notes"] = std::move(notes);
     backends[name] = std::move(entry);
   }
-  return boost::json::serialize(boost::json::object{
+  return model::json_text(boost::json::object{
       {"name", options_.node},
       {"epoch", context_.epoch},
       {"recovered", recovered_},

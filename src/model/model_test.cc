@@ -3,6 +3,7 @@
 #include <boost/json.hpp>
 
 #include "model/json.h"
+#include "model/json_text.h"
 #include "model/sandbox_id.h"
 #include "model/selector.h"
 #include "model/strict_object.h"
@@ -144,6 +145,19 @@ TEST(RefTest, SplitsNameAndTag) {
   for (const char* bad : {"", ":x", "A", "a:", "a:b:c", "a b", ".a", "a:-x"}) EXPECT_FALSE(parse_ref(bad).ok()) << bad;
   EXPECT_TRUE(is_digest("sha256:" + std::string(64, '0')));
   EXPECT_FALSE(is_digest("sha256:" + std::string(64, 'G')));
+}
+
+TEST(ParseJsonTest, RefusesTwoFieldsOfOneNameAtEveryDepth) {
+  for (const char* text : {R"({"a":1,"a":2})", R"({"b":{"a":1,"a":1}})", R"([{"x":0,"\u0078":0}])", R"({"a":{},"b":[],"a":{}})"})
+    EXPECT_FALSE(parse_json(text).ok()) << text;
+  for (const char* text : {R"({"a":1,"b":{"a":1}})", R"([{"a":1},{"a":1}])", R"({"a":"\":\\","b":":"})", R"({":":1})"})
+    EXPECT_TRUE(parse_json(text).ok()) << text;
+}
+
+TEST(JsonTextTest, WritesNumbersAsPlainDecimals) {
+  const boost::json::object value = {{"whole", 2.0}, {"zero", 0.0}, {"part", 39.73}, {"small", 0.001}, {"list", {0.5, -1.25, 7}}, {"text", "a\"\n"}};
+
+  EXPECT_EQ(json_text(value), R"({"whole":2,"zero":0,"part":39.73,"small":0.001,"list":[0.5,-1.25,7],"text":"a\"\n"})");
 }
 
 TEST(TimeTextTest, ReadsWhatItWrites) {

@@ -7,12 +7,42 @@ namespace dsec::model {
 
 namespace json = boost::json;
 
+namespace {
+
+// Of a text that has been parsed: outside of strings each ":" is a field.
+std::size_t fields_in_text(std::string_view text) {
+  std::size_t count = 0;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '"') in_string = !in_string;
+    else if (in_string && text[i] == '\\') ++i;
+    else if (!in_string && text[i] == ':') ++count;
+  }
+  return count;
+}
+
+std::size_t fields_in_value(const json::value& value) {
+  std::size_t count = 0;
+  if (const json::array* array = value.if_array()) {
+    for (const json::value& item : *array) count += fields_in_value(item);
+  } else if (const json::object* object = value.if_object()) {
+    count = object->size();
+    for (const auto& field : *object) count += fields_in_value(field.value());
+  }
+  return count;
+}
+
+}  // namespace
+
 Result<json::value> parse_json(std::string_view text) {
   json::error_code ec;
   json::parse_options options;
   options.max_depth = 32;
   json::value value = json::parse(json::string_view(text.data(), text.size()), ec, {}, options);
   if (ec) return invalid_argument("not valid JSON: " + ec.message());
+  // The library keeps the last of two fields of one name; another reader of the
+  // same bytes may keep the first.
+  if (fields_in_text(text) != fields_in_value(value)) return invalid_argument("an object has two fields of one name");
   return value;
 }
 

@@ -21,7 +21,7 @@
 
 namespace dsec::model {
 
-// Strict JSON, at most 32 levels deep.
+// Strict JSON, at most 32 levels deep, no field twice in one object.
 Result<boost::json::value> parse_json(std::string_view text);
 
 class StrictObject {

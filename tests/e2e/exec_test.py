@@ -1,6 +1,7 @@
 """Commands: arguments, output, stdin, time, background, keys."""
 import base64
 import hashlib
+import re
 import threading
 import time
 import uuid
@@ -379,6 +380,13 @@ def test_an_exec_in_an_ended_sandbox_is_a_typed_error(api, boxes):
 
     assert answer.status in (404, 409, 410)
     assert answer.error["code"] in ("not_found", "conflict")
+
+
+def test_numbers_of_an_answer_are_plain_decimals(api, shared_box):
+    answer = api.call("POST", shared_box.path + "/exec", {"argv": ["sleep", "0.05"]})
+
+    for field in ("duration_ms", "active_ms", "frozen_ms", "cpu_ms", "stalled_ms"):
+        assert re.search(rb'"%s":[0-9]+(\.[0-9]+)?[,}]' % field.encode(), answer.body), answer.body
 
 
 def test_a_first_process_has_three_descriptors_and_no_signal_blocked(shared_box):

@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "apiserver/handlers/handlers.h"
+#include "model/json_text.h"
 
 namespace dsec::apiserver {
 namespace json = boost::json;
@@ -22,7 +23,7 @@ void write_gauges(std::string& out, const std::string& prefix, const json::objec
     if (const json::object* inner = field.value().if_object()) {
       write_gauges(out, name, *inner);
     } else if (field.value().is_number()) {
-      out += "# TYPE " + name + " gauge\n" + name + " " + json::serialize(field.value()) + "\n";
+      out += "# TYPE " + name + " gauge\n" + name + " " + model::json_text(field.value()) + "\n";
     }
   }
 }
@@ -79,7 +80,7 @@ asio::awaitable<Result<void>> stream_events(ApiServer& server, Call& call) {
       after = event.sequence;
       const json::object data{{"sequence", event.sequence}, {"at_ms", event.at_ms}, {"sandbox", event.sandbox},
                               {"project", event.project},   {"type", event.type},   {"detail", event.detail}};
-      text += "id: " + std::to_string(event.sequence) + "\nevent: " + event.type + "\ndata: " + json::serialize(data) + "\n\n";
+      text += "id: " + std::to_string(event.sequence) + "\nevent: " + event.type + "\ndata: " + model::json_text(data) + "\n\n";
     }
     DSEC_CO_TRY(co_await call.exchange.write(text));
   }

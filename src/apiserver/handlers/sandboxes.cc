@@ -4,6 +4,7 @@
 
 #include "apiserver/handlers/handlers.h"
 #include "model/json.h"
+#include "model/strict_object.h"
 
 namespace dsec::apiserver {
 namespace json = boost::json;
@@ -71,9 +72,7 @@ asio::awaitable<Result<void>> create_sandbox(ApiServer& server, Call& call) {
   if (server.stopping) co_return Error(ErrorCode::kUnavailable, "the server is stopping");
   DSEC_CO_TRY(check_parameters(call.request(), {}));
   DSEC_CO_ASSIGN(const std::string body, co_await call.exchange.read_body(kMaxBody));
-  boost::system::error_code failed;
-  const json::value value = json::parse(body, failed);
-  if (failed) co_return invalid_argument("the body is not JSON: " + failed.message());
+  DSEC_CO_ASSIGN(const json::value value, model::parse_json(body));
   if (!value.is_object()) co_return invalid_argument("the body is not a JSON object");
   CreateCommand command;
   command.principal = call.principal;

@@ -1,6 +1,7 @@
 #include <boost/json/parse.hpp>
 
 #include "apiserver/handlers/handlers.h"
+#include "model/strict_object.h"
 
 namespace dsec::apiserver {
 namespace json = boost::json;
@@ -19,9 +20,7 @@ asio::awaitable<Result<void>> get_service(ApiServer& server, Call& call) {
 
 asio::awaitable<Result<void>> put_service(ApiServer& server, Call& call) {
   DSEC_CO_ASSIGN(const std::string body, co_await call.exchange.read_body(1 << 20));
-  boost::system::error_code failed;
-  const json::value value = json::parse(body, failed);
-  if (failed) co_return invalid_argument("the body is not JSON: " + failed.message());
+  DSEC_CO_ASSIGN(const json::value value, model::parse_json(body));
   DSEC_CO_ASSIGN(const model::ServiceDefinition service, model::service_from_json(value));
   DSEC_CO_TRY(co_await server.parts.catalogue.put_service(service));
   server.parts.edge.set_services(server.parts.catalogue.services());

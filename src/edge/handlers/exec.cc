@@ -7,6 +7,7 @@
 #include "edge/exec_view.h"
 #include "edge/handlers/handlers.h"
 #include "edge/handlers/query.h"
+#include "model/json_text.h"
 #include "model/strict_object.h"
 
 namespace dsec::edge::handlers {
@@ -43,7 +44,7 @@ Instant wait_until(std::uint64_t wait_ms) { return std::chrono::steady_clock::no
 asio::awaitable<Result<void>> answer(net::Exchange& exchange, SandboxRef sandbox, ExecRef exec, bool replayed) {
   DSEC_CO_ASSIGN(json::object out, co_await exec_json(sandbox, exec, ExecDetail::kResult));
   if (replayed) out["replayed"] = true;
-  co_return co_await exchange.respond(net::json_response(exec->finished() ? 200 : 202, json::serialize(out)));
+  co_return co_await exchange.respond(net::json_response(exec->finished() ? 200 : 202, model::json_text(out)));
 }
 
 asio::awaitable<Result<void>> start(net::Exchange& exchange, SandboxRef sandbox) {
@@ -89,7 +90,7 @@ asio::awaitable<Result<void>> list(net::Exchange& exchange, SandboxRef sandbox) 
   }
   json::object out{{"items", std::move(items)}};
   out["next_cursor"] = next.empty() ? json::value(nullptr) : json::value(next);
-  co_return co_await exchange.respond(net::json_response(200, json::serialize(out)));
+  co_return co_await exchange.respond(net::json_response(200, model::json_text(out)));
 }
 
 asio::awaitable<Result<void>> look(net::Exchange& exchange, SandboxRef sandbox, ExecRef exec) {
@@ -98,7 +99,7 @@ asio::awaitable<Result<void>> look(net::Exchange& exchange, SandboxRef sandbox, 
   if (wait_ms > 0 && !co_await wait_with_client(exchange, exec, wait_until(wait_ms), false))
     co_return Error(ErrorCode::kCancelled, "the client has gone away");
   DSEC_CO_ASSIGN(json::object out, co_await exec_json(sandbox, exec, ExecDetail::kResult));
-  co_return co_await exchange.respond(net::json_response(200, json::serialize(out)));
+  co_return co_await exchange.respond(net::json_response(200, model::json_text(out)));
 }
 
 // The bytes as they are; X-Dsec-Offset says where they begin, X-Dsec-End whether more can come.
@@ -130,7 +131,7 @@ asio::awaitable<Result<void>> output(net::Exchange& exchange, SandboxRef sandbox
     json::object out{{"stream", name}, {"offset", offset}, {"next_offset", next}, {"eof", end}, {"truncated", truncated}, {"total", stream.total()}};
     out["data"] = to_utf8(bytes, &lossy);
     if (lossy) out["data_base64"] = to_base64(bytes);
-    co_return co_await exchange.respond(net::json_response(200, json::serialize(out)));
+    co_return co_await exchange.respond(net::json_response(200, model::json_text(out)));
   }
   net::HttpResponse response;
   response.headers = {{"Content-Type", "application/octet-stream"},
@@ -195,7 +196,7 @@ asio::awaitable<Result<void>> write_stdin(net::Exchange& exchange, ExecRef exec)
     if (offset > have) co_return Error(ErrorCode::kConflict, "offset: only " + std::to_string(have) + " bytes were taken so far");
     DSEC_CO_TRY(co_await feed_from(exchange, exec, have - offset, end));
   }
-  co_return co_await exchange.respond(net::json_response(200, json::serialize(json::object{{"offset", exec->stdin_offset()}})));
+  co_return co_await exchange.respond(net::json_response(200, model::json_text(json::object{{"offset", exec->stdin_offset()}})));
 }
 
 asio::awaitable<Result<void>> control(net::Exchange& exchange, SandboxRef sandbox, ExecRef exec, const std::string& verb) {
@@ -208,7 +209,7 @@ asio::awaitable<Result<void>> control(net::Exchange& exchange, SandboxRef sandbo
     fields.read("scope", scope);
     DSEC_CO_TRY(fields.finish());
     if (signal == nullptr) co_return invalid_argument("signal is missing");
-    const std::string text = signal->is_string() ? std::string(signal->get_string()) : json::serialize(*signal);
+    const std::string text = signal->is_string() ? std::string(signal->get_string()) : model::json_text(*signal);
     DSEC_CO_ASSIGN(const int number, parse_signal(text).within("signal"));
     if (scope != "group" && scope != "process") co_return invalid_argument("scope: must be group or process");
     if (exec->finished() && !(number == 9 && exec->populated())) co_return Error(ErrorCode::kConflict, "the command has ended");
@@ -224,14 +225,14 @@ asio::awaitable<Result<void>> control(net::Exchange& exchange, SandboxRef sandbo
     DSEC_CO_TRY(exec->resize(rows, columns));
   }
   DSEC_CO_ASSIGN(json::object out, co_await exec_json(sandbox, exec, ExecDetail::kSummary));
-  co_return co_await exchange.respond(net::json_response(200, json::serialize(out)));
+  co_return co_await exchange.respond(net::json_response(200, model::json_text(out)));
 }
 
 asio::awaitable<Result<void>> kill(net::Exchange& exchange, SandboxRef sandbox, ExecRef exec) {
   if (!exec->finished() || exec->populated()) exec->kill(Exec::KillReason::kCaller);
   co_await wait_finished(exec, std::chrono::steady_clock::now() + std::chrono::seconds(10), false);
   DSEC_CO_ASSIGN(json::object out, co_await exec_json(sandbox, exec, ExecDetail::kSummary));
-  co_return co_await exchange.respond(net::json_response(200, json::serialize(out)));
+  co_return co_await exchange.respond(net::json_response(200, model::json_text(out)));
 }
 
 Error wrong_method(const char* allowed) { return Error(ErrorCode::kNotFound, std::string("this path takes ") + allowed); }

@@ -14,6 +14,7 @@
 
 #include "edge/exec_view.h"
 #include "edge/handlers/handlers.h"
+#include "model/json_text.h"
 #include "model/strict_object.h"
 
 namespace dsec::edge::handlers {
@@ -55,7 +56,7 @@ using SessionRef = std::shared_ptr<Session>;
 asio::awaitable<Result<void>> tell(SessionRef session, json::object message) {
   const Mailbox::Turn turn = co_await session->writing.enter();
   if (!session->open) co_return Error(ErrorCode::kCancelled, "the stream is closed");
-  co_return co_await session->socket->write(true, json::serialize(message));
+  co_return co_await session->socket->write(true, model::json_text(message));
 }
 
 asio::awaitable<void> tell_error(SessionRef session, std::uint32_t number, Error error) {
@@ -174,7 +175,7 @@ asio::awaitable<Result<void>> on_text(SessionRef session, const std::string& tex
       json::object body = exec->get_object();
       if (terminal != nullptr) body["terminal"] = *terminal;
       if (!body.contains("stdin") && !body.contains("stdin_base64") && !body.contains("open_stdin")) body["open_stdin"] = true;
-      const std::string request_text = json::serialize(body);
+      const std::string request_text = model::json_text(body);
       DSEC_CO_ASSIGN(ExecRequest request, parse_exec_request(request_text));
       command->kill_on_disconnect = request.kill_on_disconnect;
       DSEC_CO_ASSIGN(const LiveSandbox::Started started, session->sandbox->start_exec(std::move(request), request_text));
@@ -211,7 +212,7 @@ asio::awaitable<Result<void>> on_text(SessionRef session, const std::string& tex
     const json::value* signal = fields.take("signal");
     DSEC_CO_TRY(fields.finish());
     if (signal == nullptr) co_return invalid_argument("signal is missing");
-    DSEC_CO_ASSIGN(const int wanted, parse_signal(signal->is_string() ? std::string(signal->get_string()) : json::serialize(*signal)));
+    DSEC_CO_ASSIGN(const int wanted, parse_signal(signal->is_string() ? std::string(signal->get_string()) : model::json_text(*signal)));
     if (wanted == 9) {
       exec.kill(Exec::KillReason::kCaller);
       co_return Result<void>();

@@ -8,6 +8,7 @@
 #include "edge/file_transfer.h"
 #include "edge/handlers/handlers.h"
 #include "edge/handlers/query.h"
+#include "model/json_text.h"
 #include "model/strict_object.h"
 
 namespace dsec::edge::handlers {
@@ -94,7 +95,7 @@ asio::awaitable<Result<void>> stat(net::Exchange& exchange, SandboxRef sandbox) 
   DSEC_CO_ASSIGN(const auto transfer, FileTransfer::begin(sandbox, std::move(request)));
   DSEC_CO_ASSIGN(const protocol::FileReply reply, co_await transfer->next_reply(step()));
   if (reply.entries.empty()) co_return Error(ErrorCode::kInternal, "the agent's answer has no entry");
-  co_return co_await exchange.respond(net::json_response(200, json::serialize(info_json(reply.entries[0]))));
+  co_return co_await exchange.respond(net::json_response(200, model::json_text(info_json(reply.entries[0]))));
 }
 
 asio::awaitable<Result<void>> list(net::Exchange& exchange, SandboxRef sandbox) {
@@ -115,7 +116,7 @@ asio::awaitable<Result<void>> list(net::Exchange& exchange, SandboxRef sandbox) 
     more = reply.more;
   }
   co_return co_await exchange.respond(
-      net::json_response(200, json::serialize(json::object{{"entries", std::move(entries)}, {"truncated", truncated}})));
+      net::json_response(200, model::json_text(json::object{{"entries", std::move(entries)}, {"truncated", truncated}})));
 }
 
 // Streams what the agent sends; nothing is answered before the first bytes or the error are there.
@@ -232,7 +233,7 @@ asio::awaitable<Result<void>> write(net::Exchange& exchange, SandboxRef sandbox)
   json::object out;
   add_path(out, "path", path);
   out["size"] = bytes;
-  co_return co_await exchange.respond(net::json_response(200, json::serialize(out)));
+  co_return co_await exchange.respond(net::json_response(200, model::json_text(out)));
 }
 
 asio::awaitable<Result<void>> remove(net::Exchange& exchange, SandboxRef sandbox) {
@@ -268,7 +269,7 @@ asio::awaitable<Result<void>> change(net::Exchange& exchange, SandboxRef sandbox
   add_path(out, "path", verb == FileVerb::kMove ? request.target : request.path);
   DSEC_CO_ASSIGN(const auto transfer, FileTransfer::begin(sandbox, std::move(request)));
   DSEC_CO_TRY(co_await transfer->next_reply(step()));
-  co_return co_await exchange.respond(net::json_response(200, json::serialize(out)));
+  co_return co_await exchange.respond(net::json_response(200, model::json_text(out)));
 }
 
 // One JSON object a line, as it happens; an empty line now and then, so that both sides notice a dead connection.
@@ -289,7 +290,7 @@ asio::awaitable<Result<void>> watch(net::Exchange& exchange, SandboxRef sandbox)
       for (const protocol::WatchEvent& event : reply->events) {
         json::object line{{"kind", kind_name(event.kind)}};
         add_path(line, "path", event.path);
-        lines += json::serialize(line) + "\n";
+        lines += model::json_text(line) + "\n";
       }
       last = !reply->more;
     } else if (reply.error().code() != ErrorCode::kDeadlineExceeded || transfer->failed()) {
@@ -318,7 +319,7 @@ asio::awaitable<Result<void>> archive(net::Exchange& exchange, SandboxRef sandbo
   DSEC_CO_ASSIGN(const auto transfer, FileTransfer::begin(sandbox, std::move(request)));
   if (!in) co_return co_await send_out(exchange, *transfer, 200, {{"Content-Type", "application/x-tar"}}, {});
   DSEC_CO_ASSIGN(const std::uint64_t bytes, co_await take_in(exchange, *transfer));
-  co_return co_await exchange.respond(net::json_response(200, json::serialize(json::object{{"bytes", bytes}})));
+  co_return co_await exchange.respond(net::json_response(200, model::json_text(json::object{{"bytes", bytes}})));
 }
 
 }  // namespace

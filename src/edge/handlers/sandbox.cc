@@ -5,6 +5,7 @@
 #include "edge/handlers/handlers.h"
 #include "edge/handlers/query.h"
 #include "model/json.h"
+#include "model/json_text.h"
 #include "model/strict_object.h"
 #include "model/time_text.h"
 #include "net/blocking.h"
@@ -19,7 +20,7 @@ constexpr std::size_t kPatchBody = 1 << 20;
 constexpr auto kDeleteWait = std::chrono::seconds(25);
 
 asio::awaitable<Result<void>> answer(net::Exchange& exchange, const LiveSandbox& sandbox, int status) {
-  co_return co_await exchange.respond(net::json_response(status, json::serialize(model::to_json(sandbox.view()))));
+  co_return co_await exchange.respond(net::json_response(status, model::json_text(model::to_json(sandbox.view()))));
 }
 
 asio::awaitable<Result<void>> patch(net::Exchange& exchange, SandboxRef sandbox) {
@@ -78,7 +79,7 @@ asio::awaitable<Result<void>> stats(net::Exchange& exchange, SandboxRef sandbox)
       {"running_execs", sandbox->running_execs()},
       {"output_bytes", sandbox->spool().bytes()},
   };
-  co_return co_await exchange.respond(net::json_response(200, json::serialize(out)));
+  co_return co_await exchange.respond(net::json_response(200, model::json_text(out)));
 }
 
 asio::awaitable<Result<void>> events(net::Exchange& exchange, SandboxRef sandbox) {
@@ -93,7 +94,7 @@ asio::awaitable<Result<void>> events(net::Exchange& exchange, SandboxRef sandbox
                                  {"type", event.type},
                                  {"detail", event.detail}});
   }
-  co_return co_await exchange.respond(net::json_response(200, json::serialize(json::object{{"items", std::move(items)}})));
+  co_return co_await exchange.respond(net::json_response(200, model::json_text(json::object{{"items", std::move(items)}})));
 }
 
 }  // namespace dsec::edge::handlers

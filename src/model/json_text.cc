@@ -1,0 +1,60 @@
+#include "model/json_text.h"
+
+#include <fmt/format.h>
+
+#include <boost/json.hpp>
+
+namespace dsec::model {
+
+namespace json = boost::json;
+
+namespace {
+
+void add(std::string& out, const json::value& value);
+
+void add(std::string& out, const json::array& array) {
+  out += '[';
+  for (std::size_t i = 0; i < array.size(); ++i) {
+    if (i != 0) out += ',';
+    add(out, array[i]);
+  }
+  out += ']';
+}
+
+void add(std::string& out, const json::object& object) {
+  out += '{';
+  bool first = true;
+  for (const auto& field : object) {
+    if (!first) out += ',';
+    first = false;
+    out += json::serialize(field.key());
+    out += ':';
+    add(out, field.value());
+  }
+  out += '}';
+}
+
+void add(std::string& out, const json::value& value) {
+  switch (value.kind()) {
+    case json::kind::array: return add(out, value.get_array());
+    case json::kind::object: return add(out, value.get_object());
+    case json::kind::double_: out += fmt::format("{}", value.get_double()); return;
+    default: out += json::serialize(value); return;
+  }
+}
+
+}  // namespace
+
+std::string json_text(const json::value& value) {
+  std::string out;
+  add(out, value);
+  return out;
+}
+
+std::string json_text(const json::object& object) {
+  std::string out;
+  add(out, object);
+  return out;
+}
+
+}  // namespace dsec::model
