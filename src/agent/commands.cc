@@ -174,6 +174,7 @@ Result<void> Commands::prepare(Entry& entry) {
       auto wrapped = state->wrap(request, ::access("/bin/bash", X_OK) == 0);
       if (!wrapped.ok()) return staged("session", std::move(wrapped).error());
       plan.programs = std::move(wrapped->programs);
+      for (auto& [name, value] : wrapped->environment) environment[name] = std::move(value);
       fds.state_in = std::move(wrapped->state_in);
       fds.state_in_number = kStateInNumber;
       fds.state_out_number = wrapped->state_out_number;

@@ -1,7 +1,8 @@
 // The form of a dump: records that end in NUL, the first "DSEC-SHELL-1", the last
 // "Z". A record begins with its letter:
-//   C cwd   U umask   S status   E NAME=value   D output of `export -p` (sh)
-//   P shopt -p   F declare -f   X export -pf   V declare -p   A alias -p   O set +o
+//   C cwd   U umask   S status   E NAME=value
+//   D output of `export -p`, W output of `set` (sh)
+//   P shopt -p   F declare -f   X export -pf   V declare -p NAME   A alias -p   O set +o
 // bash cannot hold a NUL in a variable, so no record can hold one.
 #include "agent/shell_session.h"
 
@@ -43,8 +44,8 @@ BASH|BASHOPTS|BASHPID|BASH_ALIASES|BASH_ARG*|BASH_CMDS|BASH_COMMAND|BASH_EXECUTI
 *) __dsec_names+=("$__dsec_n") ;;
 esac
 done
-builtin printf '\0V'; builtin declare -p "${__dsec_names[@]}"
 for __dsec_n in "${__dsec_names[@]}"; do
+builtin printf '\0V'; builtin declare -p "$__dsec_n"
 builtin declare -n __dsec_r=$__dsec_n
 if [[ ${__dsec_r@a} == *x* && -v __dsec_r ]]; then builtin printf '\0E%s=%s' "$__dsec_n" "$__dsec_r"; fi
 done
@@ -67,15 +68,24 @@ builtin eval "$__dsec_command" 987>&-
 builtin exit "$__dsec_status"
 )__";
 
+// What POSIX has words for: "$1" the command, "$2" the umask, then the names of
+// variables that are not exported, whose values come in the environment under
+// another name. No such shell can print its functions.
 constexpr std::string_view kShWrapper = R"__(__dsec_dump() {
 __dsec_status=$?
-{ printf 'DSEC-SHELL-1\0C%s\0U' "$PWD"; umask; printf '\0D'; export -p; printf '\0Z\0'; } >&9 2>/dev/null
+{ printf 'DSEC-SHELL-1\0C%s\0U' "$PWD"; umask; printf '\0D'; export -p; printf '\0W'; set; printf '\0Z\0'; } >&9 2>/dev/null
 }
 __dsec_command=$1
-shift
+umask "$2"
+shift 2
+for __dsec_n; do eval "$__dsec_n=\$__dsec_v_$__dsec_n; unset __dsec_v_$__dsec_n"; done
+shift $#
 trap __dsec_dump EXIT
 eval "$__dsec_command" 9>&-
 )__";
+constexpr std::string_view kPlainValuePrefix = "__dsec_v_";
+// The kernel takes no longer text of an environment.
+constexpr std::size_t kPlainValueLimit = 100 << 10;
 
 std::string bash_wrapper() {
   std::string names;
@@ -126,11 +136,11 @@ std::optional<std::string> unquote(std::string_view& rest) {
   return value;
 }
 
-bool parse_exports(std::string_view text, Environment& out) {
+// Lines NAME=word, each after `prefix`.
+bool parse_assignments(std::string_view prefix, std::string_view text, Environment& out) {
   while (!text.empty()) {
-    constexpr std::string_view kExport = "export ";
-    if (!text.starts_with(kExport)) return false;
-    text.remove_prefix(kExport.size());
+    if (!text.starts_with(prefix)) return false;
+    text.remove_prefix(prefix.size());
     const std::size_t end = text.find_first_of("=\n");
     if (end == std::string_view::npos) return true;
     const std::string name(text.substr(0, end));
@@ -143,6 +153,15 @@ bool parse_exports(std::string_view text, Environment& out) {
     out[name] = std::move(*value);
   }
   return true;
+}
+
+// Not one that the shell itself sets, or that only it may.
+bool is_ordinary(std::string_view name) {
+  constexpr std::string_view kOwn[] = {"_",       "DIRSTACK", "EUID",   "FUNCNAME", "GROUPS",  "HOSTNAME",  "LINENO", "OPTIND", "PIPESTATUS",
+                                       "PPID",    "PS1",      "PS2",    "PS4",      "PWD",     "RANDOM",    "SECONDS", "SHELLOPTS", "SHLVL",
+                                       "SRANDOM", "UID"};
+  if (name.starts_with("__dsec_") || name.starts_with("BASH") || name.starts_with("EPOCH")) return false;
+  return std::find(std::begin(kOwn), std::end(kOwn), name) == std::end(kOwn);
 }
 
 Result<sys::Fd> make_memory_file(std::string_view content, std::size_t size, unsigned seals) {
@@ -189,10 +208,11 @@ std::optional<ShellDump> parse_shell_dump(std::string_view text) {
     switch (record[0]) {
       case 'Z': {
         if (!dump.cwd.starts_with('/')) return std::nullopt;
+        dump.umask = parts[int{'U'}].substr(0, parts[int{'U'}].find('\n'));
         const bool bash = !parts[int{'O'}].empty();
         if (bash) {
-          dump.script = parts[int{'P'}] + parts[int{'F'}] + parts[int{'X'}] + parts[int{'V'}] + parts[int{'A'}];
-          dump.script += "umask " + parts[int{'U'}] + "__dsec_last=" + parts[int{'S'}] + "\n" + parts[int{'O'}];
+          dump.before_variables = parts[int{'P'}] + parts[int{'F'}] + parts[int{'X'}];
+          dump.after_variables = parts[int{'A'}] + "umask " + parts[int{'U'}] + "__dsec_last=" + parts[int{'S'}] + "\n" + parts[int{'O'}];
         }
         return dump;
       }
@@ -206,8 +226,25 @@ std::optional<ShellDump> parse_shell_dump(std::string_view text) {
         break;
       }
       case 'D':
-        if (!parse_exports(value, dump.environment)) return std::nullopt;
+        if (!parse_assignments("export ", value, dump.environment)) return std::nullopt;
         break;
+      case 'W': {
+        // As far as it can be read: some shells print more than variables.
+        Environment all;
+        (void)parse_assignments("", value, all);
+        for (auto& [name, text_of] : all)
+          if (!dump.environment.contains(name) && is_ordinary(name) && text_of.size() <= kPlainValueLimit) dump.plain[name] = std::move(text_of);
+        break;
+      }
+      case 'V': {
+        // "declare -x NAME=…"; nothing for a variable that vanished meanwhile.
+        if (value.empty()) break;
+        const std::size_t start = value.find(' ', value.find(' ') + 1) + 1;
+        const std::string_view name = value.substr(start, std::min(value.find_first_of("=\n", start), value.size()) - start);
+        if (start == 0 || !is_variable_name(name)) return std::nullopt;
+        dump.declarations[std::string(name)] = value;
+        break;
+      }
       case 'S':
       case 'U':
         if (!std::all_of(value.begin(), value.end(), [](char c) { return (c >= '0' && c <= '9') || c == '\n'; })) return std::nullopt;
@@ -215,7 +252,6 @@ std::optional<ShellDump> parse_shell_dump(std::string_view text) {
       case 'P':
       case 'F':
       case 'X':
-      case 'V':
       case 'A':
       case 'O':
         parts[int{record[0]}] = value;
@@ -229,12 +265,22 @@ std::optional<ShellDump> parse_shell_dump(std::string_view text) {
 
 Result<ShellSession::Wrapped> ShellSession::wrap(const protocol::ExecStart& request, bool bash) const {
   Wrapped out;
-  const Program plain = {{"/bin/sh"}, {"sh", "-c", std::string(kShWrapper), "sh", request.shell}};
+  Program plain = {{"/bin/sh"}, {"sh", "-c", std::string(kShWrapper), "sh", request.shell, umask_}};
+  if (!request.clear_env) {
+    for (const auto& [name, value] : plain_) {
+      const bool given = std::any_of(request.env.begin(), request.env.end(), [&](const std::string& one) { return one.starts_with(name + "="); });
+      if (given) continue;  // for this command it is exported
+      plain.argv.push_back(name);
+      out.environment.push_back({std::string(kPlainValuePrefix) + name, value});
+    }
+  }
   if (bash) {
     out.programs.push_back({{"/bin/bash"}, {"bash", "-c", bash_wrapper(), "bash", request.shell}});
     std::string script;
     if (!request.clear_env) {
-      script = script_;
+      script = before_variables_;
+      for (const auto& [name, declaration] : declarations_) script += declaration;
+      script += after_variables_;
       // What is for this command alone comes after what the session remembers.
       for (const std::string& variable : request.env) {
         const std::size_t equals = variable.find('=');
@@ -265,6 +311,7 @@ void ShellSession::absorb(const protocol::ExecStart& request, const std::string&
   if (!dump) return;
 
   if (request.cwd.empty() || dump->cwd != start_cwd) cwd_ = dump->cwd;
+  if (!dump->umask.empty()) umask_ = dump->umask;
   if (request.clear_env) return;
   for (const std::string& variable : request.env) {
     const std::size_t equals = variable.find('=');
@@ -274,14 +321,18 @@ void ShellSession::absorb(const protocol::ExecStart& request, const std::string&
     const auto before = environment_.find(name);
     if (before != environment_.end()) {
       now->second = before->second;
-      if (!dump->script.empty()) dump->script += "export " + name + "=" + shell_quote(before->second) + "\n";
     } else {
+      if (const auto plain = plain_.find(name); plain != plain_.end()) dump->plain[name] = plain->second;
       dump->environment.erase(now);
-      if (!dump->script.empty()) dump->script += "unset " + name + "\n";
     }
+    dump->declarations.erase(name);
+    if (const auto declared = declarations_.find(name); declared != declarations_.end()) dump->declarations.insert(*declared);
   }
   environment_ = std::move(dump->environment);
-  script_ = std::move(dump->script);
+  plain_ = std::move(dump->plain);
+  before_variables_ = std::move(dump->before_variables);
+  declarations_ = std::move(dump->declarations);
+  after_variables_ = std::move(dump->after_variables);
   known_ = true;
 }
 

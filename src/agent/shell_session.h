@@ -28,8 +28,13 @@ inline constexpr int kPlainShellStateNumber = 9;  // sh knows one digit only
 // What a shell wrote at its end.
 struct ShellDump {
   std::string cwd;
+  std::string umask;  // octal
   Environment environment;
-  std::string script;  // bash: restores variables, functions, aliases, options, "$?"
+  Environment plain;   // sh: variables that are not exported
+  // bash, whose next shell reads them in this order:
+  std::string before_variables;  // shell options, functions
+  Environment declarations;      // NAME -> "declare … NAME=…\n"
+  std::string after_variables;   // aliases, umask, "$?", options
 };
 // Nothing when the text is not whole or not of this form.
 std::optional<ShellDump> parse_shell_dump(std::string_view text);
@@ -43,10 +48,12 @@ class ShellSession {
   const std::string& cwd() const { return cwd_; }
   const Environment* environment() const { return known_ ? &environment_ : nullptr; }
 
-  // The shells and their arguments for `request`, and the memfds. `bash`: there is
-  // one; sh alone keeps the directory and the environment only.
+  // The shells and their arguments for `request`, what they need in the environment,
+  // and the memfds. `bash`: there is one; sh alone keeps directory, umask and
+  // variables, but no functions, aliases and options.
   struct Wrapped {
     std::vector<Program> programs;
+    std::vector<std::pair<std::string, std::string>> environment;
     sys::Fd state_in;
     sys::Fd state_out;
     int state_out_number = kStateOutNumber;
@@ -61,8 +68,13 @@ class ShellSession {
   std::string id_;
   bool known_ = false;
   std::string cwd_;
+  std::string umask_ = "022";
   Environment environment_;
-  std::string script_;  // "" when the last shell was no bash
+  // See ShellDump; of the last shell.
+  Environment plain_;
+  std::string before_variables_;
+  Environment declarations_;
+  std::string after_variables_;
 };
 
 // One word of shell: 'it'\''s'.

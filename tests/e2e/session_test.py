@@ -1,16 +1,27 @@
 """Shell sessions keep what a shell keeps, and lose it to nobody."""
+import shlex
 import threading
 import time
+
+import pytest
 
 from support.api import wait_until
 
 
-def test_a_session_keeps_cwd_environment_and_functions(shared_box):
-    shared_box.sh("cd /tmp; export WORD=kept; f() { echo f$1; }", session="s1")
+def test_a_session_keeps_cwd_environment_and_umask(shared_box):
+    shared_box.sh("cd /tmp; export WORD=kept; umask 077", session="s1")
 
-    result = shared_box.sh("pwd; echo $WORD; f 1", session="s1")
+    result = shared_box.sh("pwd; echo $WORD; umask", session="s1")
 
-    assert result.out == "/tmp\nkept\nf1\n"
+    assert result.out == "/tmp\nkept\n0077\n"
+
+
+def test_under_bash_a_session_keeps_functions_aliases_and_options(debian_box):
+    debian_box.sh("f() { echo f$1; }; alias hi='echo alias'; set -o pipefail", session="s1")
+
+    result = debian_box.sh("f 1; hi; false | true; echo $?", session="s1")
+
+    assert result.out == "f1\nalias\n1\n"
 
 
 def test_sessions_do_not_share(shared_box):
@@ -20,10 +31,15 @@ def test_sessions_do_not_share(shared_box):
     assert "/tmp" not in shared_box.sh("pwd", session="b").out
 
 
-def test_unexported_variables_stay_in_the_session(shared_box):
-    shared_box.sh("plain='a b'", session="vars")
+@pytest.mark.parametrize("base", ["shared_box", "debian_box"])
+def test_unexported_variables_stay_in_the_session_and_are_not_exported(request, base):
+    box = request.getfixturevalue(base)
+    value = "a  'b' \"c\" $HOME \\n `x` é\nline 2\n\tend"
+    box.sh(f"plain={shlex.quote(value)}; empty=", session="vars")
 
-    assert shared_box.sh("echo \"$plain\"", session="vars").out == "a b\n"
+    assert box.sh('printf "%s|%s|%s" "$plain" "${empty-unset}" "${other-unset}"; env | grep -c -e plain -e dsec', session="vars").out == value + "||unset0\n"
+    assert box.sh('echo "$plain"', session="vars", env={"plain": "for once"}).out == "for once\n"
+    assert box.sh('printf %s "$plain"', session="vars").out == value
 
 
 def test_a_session_survives_exit_of_its_command(shared_box):

@@ -277,7 +277,7 @@ class Sandbox:
         return [ExecInfo(str(i.get("exec_id", "")), str(i.get("state", "")), i) for i in items]
 
     def session(self, name: Optional[str] = None) -> "Session":
-        """A shell session: its commands share working directory, variables and functions.
+        """A shell session: its commands share working directory and variables, and functions where there is bash.
 
         As an async context manager it ends the session's shell at the end of the
         block. ``name`` finds a session again from another process.
