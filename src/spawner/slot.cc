@@ -95,6 +95,7 @@ int loopback_up() {
 
 int inner_main(void* argument) {
   auto& m = *static_cast<Making*>(argument);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // a slot with a process in it would pass for one in use
   if (!wait_gate(m.inner_gate)) return 1;
   // Not even clone3, whose flags no filter sees, makes a namespace below here:
   // raising these needs CAP_SYS_RESOURCE, which no payload has.

@@ -24,7 +24,7 @@ REFUSED = {"EPERM", "EACCES", "ENOSYS", "ESRCH", "ENOENT", "EROFS", "ENOSPC", "E
 CALLS = ["io_uring_setup", "io_uring_enter", "io_uring_register", "unshare_user", "unshare_mount", "unshare_net", "unshare_pid",
          "unshare_cgroup", "clone_user", "clone3_user", "clone3_mount", "setns", "mount", "mount_tmpfs", "umount2", "pivot_root",
          "open_tree", "move_mount", "fsopen", "fsconfig", "fsmount", "fspick", "mount_setattr", "bpf", "perf_event_open", "add_key",
-         "request_key", "keyctl", "userfaultfd", "clock_settime", "clock_adjtime", "settimeofday", "init_module",
+         "request_key", "keyctl", "userfaultfd", "clock_settime", "clock_adjtime", "settimeofday", "adjtimex", "kcmp", "init_module",
          "finit_module", "delete_module", "kexec_load", "reboot", "swapon", "swapoff", "quotactl", "acct", "iopl", "ioperm",
          "open_by_handle_at", "fanotify_init", "swap_extents", "tiocsti", "suspend_seccomp", "mknod_block", "mknod_char", "scheduler_rt",
          "rlimit_raise"]
@@ -96,6 +96,14 @@ def test_only_unix_inet_and_route_netlink_sockets_C06(shared_box, host_probe):
     assert {"family_1", "family_2"} <= allowed
     beyond = {name for name, value in host.items() if value == "0"} - allowed
     assert beyond, "negative control: the host itself offers more families than the sandbox"
+
+
+def test_no_raw_and_no_packet_socket_can_be_opened_C05(shared_box, host_probe):
+    inside = shared_box.run("/probe", "raw-sockets").values()
+    host = dict(line.split(" ", 1) for line in subprocess.run([host_probe, "raw-sockets"], capture_output=True, text=True, check=True).stdout.splitlines())
+
+    assert set(inside) == set(host) and set(inside.values()) <= {"EPERM", "EAFNOSUPPORT", "EPROTONOSUPPORT"}, inside
+    assert set(host.values()) == {"0"}, f"negative control: root of the host opens them all: {host}"
 
 
 # --- the platform's processes inside: A-18 to A-20, B-01, B-04, B-05, F-01, F-03 --------------------------------------------
@@ -288,6 +296,30 @@ def test_a_shell_that_is_as_it_was_is_not_called_modified_A11(boxes):
     assert box.sh("true")["shell_modified"] is True
 
 
+def test_replacing_bash_and_the_loader_leaves_sessions_files_and_health_working_A11(api, debian):
+    box = api.create(debian, resources={"memory_mb": 512, "disk_mb": 512, "max_processes": 128})
+    try:
+        box.write_file("/probe", pathlib.Path(images.build_probe()).read_bytes(), mode=0o755)
+        box.sh("cd /tmp; K=kept; f() { echo function; }", session="s")
+        box.sh("cp /bin/bash /bin/bash.real; printf '#!/bin/bash.real\\necho marker >> /tmp/marker; exec /bin/bash.real \"$@\"\\n' > /tmp/b; chmod 755 /tmp/b; mv /tmp/b /bin/bash")
+
+        box.write_file("/tmp/new", b"data")
+        assert box.read_file("/tmp/new") == b"data" and box.state == "running"
+        assert box.api.raw("GET", box.path + "/files", query={"path": "/tmp/marker"}).status == 404, "a platform operation ran the sandbox's bash"
+        result = box.sh("echo $K; pwd; f", session="s")
+        assert (result.out, result["shell_modified"]) == ("kept\n/tmp\nfunction\n", True)
+        assert box.read_file("/tmp/marker").startswith(b"marker\n"), "negative control"
+
+        box.sh("for f in /lib64/ld-linux-x86-64.so.2 /lib/x86_64-linux-gnu/libc.so.6; do echo junk > /tmp/junk; mv /tmp/junk $(readlink -f $f); done")
+        assert box.sh("true").code != 0, "negative control: no program that needs the loader starts"
+        box.write_file("/tmp/after", b"data")
+        assert box.read_file("/tmp/after") == b"data"
+        assert box.run("/probe", "write", "/tmp/after").out == "write 0\n"
+        assert box.state == "running"
+    finally:
+        box.delete()
+
+
 def test_removing_every_program_leaves_files_and_health_working(boxes):
     box = boxes()
     box.sh("cp /bin/busybox /tmp/busybox; /tmp/busybox rm -rf /bin /usr /etc")
@@ -410,6 +442,13 @@ def test_kernel_memory_and_logs_cannot_be_read(shared_box, path):
     assert result.out.strip() == "0", f"{path}: {result.out}"
 
 
+def test_negative_control_the_host_reads_kernel_symbols_and_pages_and_the_sandbox_what_is_its_own(shared_box):
+    for path in ("/proc/kallsyms", "/proc/kpagecount", "/proc/keys"):
+        with open(path, "rb") as file:
+            assert file.read(64), path
+    assert shared_box.sh("head -c 64 /proc/self/status | wc -c").out.strip() == "64"
+
+
 @pytest.fixture(scope="module")
 def toolkit(api):
     """Imports a toolkit layer that `fill(archive)` made; its name."""
@@ -488,6 +527,7 @@ def test_no_cgroup_file_system_is_there_F06(shared_box):
 def test_devices_are_the_short_list_F11(shared_box):
     devices = set(shared_box.sh("find /dev -type c -o -type b | sort").out.split())
 
+    assert "/dev/null" in devices, "negative control"
     assert devices <= {"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx", "/dev/pts/ptmx"} | {
         d for d in devices if re.fullmatch(r"/dev/pts/\d+", d)}, devices
 

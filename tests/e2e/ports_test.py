@@ -72,7 +72,7 @@ def test_answers_lose_what_attacks_a_browser_and_keep_the_rest(served):
     names = {name.lower() for name in answer.headers}
 
     assert "sandbox" in answer.headers.get("Content-Security-Policy", "")
-    assert not names & {"set-cookie", "service-worker-allowed", "access-control-allow-origin", "access-control-allow-credentials"}, names
+    assert not names & {"set-cookie", "service-worker-allowed", "access-control-allow-origin", "access-control-allow-credentials", "clear-site-data"}, names
     assert answer.headers["X-Own"] == "kept"
 
 
@@ -86,18 +86,54 @@ def test_the_path_form_needs_the_key(served):
     assert served.api.raw("GET", served.path + "/ports/8000/", keyed=False).status == 401
 
 
+def host_form(served):
+    return f"8000-{served.id}.localhost:{served.api.port}"
+
+
 def test_the_host_form_is_another_origin_without_api(served):
     api = served.api
-    host = f"8000-{served.id}.localhost:{api.port}"
 
-    page = api.raw("GET", "/x", headers={"Host": host}, keyed=True)
-    other = api.raw("GET", "/v1/sandboxes", headers={"Host": host})
+    page = api.raw("GET", "/x", headers={"Host": host_form(served), "Cookie": "own=kept"})
+    other = api.raw("GET", "/v1/sandboxes", headers={"Host": host_form(served)})
 
-    assert page.status in (200, 401, 403), page
-    if page.status == 200:
-        assert page.json["path"] == "/x"
-        assert served.api.key not in page.body.decode()
-        assert other.json.get("path") == "/v1/sandboxes", "the API must not answer on a port's origin"
+    assert page.status == 200 and page.json["path"] == "/x"
+    assert api.key not in page.body.decode() and "authorization" not in got_headers(page)
+    assert other.json.get("path") == "/v1/sandboxes", "the API must not answer on a port's origin"
+    assert "set-cookie" not in {name.lower() for name in page.headers}, "a cookie for the parent domain would reach the API"
+
+
+def test_the_host_form_needs_an_id_that_is_one(served):
+    api = served.api
+    for host in (f"8000-{'a' * 26}.localhost", f"8000-{served.id[:-1]}.localhost", f"8000-{served.id}.evil.example", f"0-{served.id}.localhost",
+                 f"8000.{served.id}.localhost", f"x.8000-{served.id}.localhost"):
+        answer = api.raw("GET", "/", headers={"Host": f"{host}:{api.port}"}, keyed=False)
+        assert answer.status in (400, 401, 403, 404) and b'"headers"' not in answer.body, (host, answer)
+
+
+def test_a_script_of_a_ports_page_cannot_use_the_api(served):
+    # What a browser says of such a script: its origin and where the request comes from. The key may be in the page's hands or not.
+    api = served.api
+    own = f"127.0.0.1:{api.port}"
+    for headers in ({"Origin": "http://" + host_form(served)}, {"Origin": "null"}, {"Sec-Fetch-Site": "same-site"}, {"Sec-Fetch-Site": "cross-site"},
+                    {"Origin": "http://evil.example"}):
+        for method, path in (("GET", "/v1/sandboxes"), ("POST", "/v1/sandboxes"), ("OPTIONS", "/v1/sandboxes"), ("GET", "/healthz"),
+                             ("GET", served.path + "/ports/8000/")):
+            answer = api.raw(method, path, b"{}" if method == "POST" else None, headers={"Host": own, **headers})
+            assert answer.status == 403, (headers, method, path, answer)
+            assert not [name for name in answer.headers if name.lower().startswith("access-control-")]
+    assert api.raw("GET", "/v1/sandboxes", headers={"Host": own, "Origin": "http://" + own, "Sec-Fetch-Site": "same-origin"}).status == 200, "negative control"
+
+
+def test_a_script_of_a_ports_page_cannot_open_a_websocket_of_the_api(served):
+    def upgrade(origin):
+        with socket.create_connection((served.api.host, served.api.port), timeout=10) as connection:
+            connection.sendall((f"GET {served.path}/exec/stream HTTP/1.1\r\nHost: 127.0.0.1:{served.api.port}\r\nAuthorization: Bearer {served.api.key}\r\n"
+                                f"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+                                f"Origin: http://{origin}\r\n\r\n").encode())
+            return connection.recv(4096).split(b"\r\n")[0]
+
+    assert b" 403 " in upgrade(host_form(served))
+    assert b" 101 " in upgrade(f"127.0.0.1:{served.api.port}"), "negative control"
 
 
 def test_a_port_where_nobody_listens_is_a_typed_error_and_no_infra(served):

@@ -181,6 +181,26 @@ static int flood(int count) {
   return 0;
 }
 
+// What would let a sandbox forge packets or see others'.
+static int try_raw_sockets(void) {
+  const struct {
+    const char* name;
+    int family, type, protocol;
+  } kinds[] = {{"inet_raw", AF_INET, SOCK_RAW, IPPROTO_RAW},   {"inet_icmp", AF_INET, SOCK_RAW, IPPROTO_ICMP},
+               {"inet_tcp", AF_INET, SOCK_RAW, IPPROTO_TCP},   {"inet6_raw", AF_INET6, SOCK_RAW, IPPROTO_RAW},
+               {"packet_raw", AF_PACKET, SOCK_RAW, 0x0300},    {"packet_dgram", AF_PACKET, SOCK_DGRAM, 0x0300}};
+  for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; ++i) {
+    const int fd = socket(kinds[i].family, kinds[i].type | SOCK_CLOEXEC, kinds[i].protocol);
+    if (fd < 0) {
+      say_error(kinds[i].name);
+    } else {
+      printf("%s 0\n", kinds[i].name);
+      close(fd);
+    }
+  }
+  return 0;
+}
+
 // Listens on an abstract unix socket, says so, and stays.
 static int listen_abstract(const char* name) {
   struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -201,6 +221,7 @@ int probe_network(int argc, char** argv) {
   if (strcmp(verb, "connect") == 0) return connect_through(text, 0);
   if (strcmp(verb, "hold") == 0) return connect_through(text, 1);
   if (strcmp(verb, "name") == 0) return ask_name(text);
+  if (strcmp(verb, "raw-sockets") == 0) return try_raw_sockets();
   if (strcmp(verb, "flood") == 0) return flood(atoi(text));
   if (strcmp(verb, "listen-abstract") == 0) return listen_abstract(text);
   if (strcmp(verb, "dial") == 0 && argc == 4) {

@@ -144,16 +144,18 @@ Result<std::unique_ptr<Instance>> ContainerBackend::adopt(const std::string& byt
 
 Result<std::size_t> ContainerBackend::end_all_but(const std::set<std::string>& keep, Deadline deadline) {
   std::size_t ended = 0;
-  DSEC_ASSIGN(const std::vector<std::string> slots, shared_->cgroups.slots());
-  for (const std::string& slot : slots) {
-    if (keep.contains(slot) || !shared_->cgroups.populated(slot)) continue;
-    DSEC_TRY(shared_->cgroups.kill(slot));
-    DSEC_TRY(shared_->cgroups.wait_empty(slot, deadline).within("sweep " + slot));
-    ++ended;
-  }
+  // Others are free or in the making, and then not empty either. A spawner counts
+  // as used whatever an earlier one left with a process in it.
   DSEC_ASSIGN(const protocol::StatusReply status, shared_->spawner.status(deadline));
-  for (const std::string& slot : status.used_slots)
-    if (!keep.contains(slot)) DSEC_TRY(shared_->spawner.release({slot, 0}, deadline));
+  for (const std::string& slot : status.used_slots) {
+    if (keep.contains(slot)) continue;
+    if (shared_->cgroups.populated(slot)) {
+      DSEC_TRY(shared_->cgroups.kill(slot));
+      DSEC_TRY(shared_->cgroups.wait_empty(slot, deadline).within("sweep " + slot));
+      ++ended;
+    }
+    DSEC_TRY(shared_->spawner.release({slot, 0}, deadline));
+  }
   return ended;
 }
 
