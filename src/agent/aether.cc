@@ -1,5 +1,6 @@
 #include "agent/aether.h"
 
+#include "agent/activation.h"
 #include "protocol/agent_descriptors.h"
 
 #include <fcntl.h>
@@ -71,8 +72,11 @@ int Aether::run() {
   if (options_.plain) ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   watch_children();
   ::fcntl(listener_.get(), F_SETFD, FD_CLOEXEC);
-  if (!options_.plain)
+  if (!options_.plain) {
     for (int fd = protocol::kAgentListenFd; fd < protocol::kFirstFreeAgentFd; fd++) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+    if (!await_root(listener_.get())) return 1;
+    commands_.root_is_there();
+  }
   ::fcntl(listener_.get(), F_SETFL, ::fcntl(listener_.get(), F_GETFL) | O_NONBLOCK);
   if (!loop_.watch(listener_.get(), EPOLLIN, [this](std::uint32_t) { on_connect(); })) return 1;
   loop_.run();

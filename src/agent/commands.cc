@@ -51,12 +51,15 @@ Error staged(const char* stage, Error error) {
 
 Commands::Commands(EventLoop& loop, Settings settings, Peer peer)
     : loop_(loop), settings_(settings), peer_(std::move(peer)), launcher_(loop) {
-  if (auto proc = open_proc(); proc.ok()) proc_ = std::move(*proc);
 }
 
 Commands::Entry* Commands::find(const std::string& op_id) {
   const auto found = entries_.find(op_id);
   return found == entries_.end() ? nullptr : &found->second;
+}
+
+void Commands::root_is_there() {
+  if (auto proc = open_proc(); proc.ok()) proc_ = std::move(*proc);
 }
 
 void Commands::start(protocol::ExecStart request, sys::Fd cgroup) {

@@ -36,6 +36,8 @@ class Commands {
 
   Commands(EventLoop& loop, Settings settings, Peer peer);
 
+  // The root filesystem of the sandbox has been entered: once, before any command.
+  void root_is_there();
   void set_no_new_privs(bool wanted) { no_new_privs_ = wanted; }
 
   void start(protocol::ExecStart request, sys::Fd cgroup);

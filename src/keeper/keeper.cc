@@ -48,7 +48,7 @@ class Keeper {
     Instant idle_since = std::chrono::steady_clock::now();
     while (!stopping_) {
       spawner_.start_if_due();
-      const bool idle = clients_.empty() && kept_.empty() && !cgroups_.any_populated();
+      const bool idle = clients_.empty() && kept_.empty() && !cgroups_.any_in_use();
       const Instant now = std::chrono::steady_clock::now();
       if (!idle) idle_since = now;
       else if (now - idle_since >= options_.linger) break;

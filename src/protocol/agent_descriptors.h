@@ -8,6 +8,12 @@
 // signal has its default action and none is blocked. argv is {"aether"}; the
 // environment holds kAgentV1CgroupsEnv and nothing else.
 //
+// It starts before its sandbox has a root filesystem: its root is the spawner's
+// empty one. One message of one byte comes at kAgentListenFd, with two
+// descriptors: the listening socket, which takes that number, and the directory
+// to enter by fchdir and chroot. Nothing of the root is looked at before. The end
+// of that socket means that no sandbox will come of it: aether exits.
+//
 // A payload process is made in this order, by a child that shares nothing but
 // memory with aether (clone3 with CLONE_VM | CLONE_VFORK | CLONE_INTO_CGROUP):
 //   1. write "0" to each of kV1TasksFds that is open (never a pid: that waits for
@@ -31,7 +37,7 @@ namespace dsec::protocol {
 
 // 0, 1 and 2 are /dev/null. Those that follow cross aether's own exec, so aether
 // makes them close-on-exec first of all.
-inline constexpr int kAgentListenFd = 3;         // SOCK_STREAM unix socket, listening
+inline constexpr int kAgentListenFd = 3;         // SOCK_SEQPACKET at first, then the listening SOCK_STREAM socket
 inline constexpr int kInnerUserNamespaceFd = 4;  // for setns of a payload's child
 // cgroup v1 `tasks` files of the payload, open for writing; absent on a host
 // without that v1 controller.

@@ -32,18 +32,10 @@ const char* to_string(LaunchStep step) {
     case LaunchStep::kUpper: return "upper";
     case LaunchStep::kLayers: return "layers";
     case LaunchStep::kOverlay: return "overlay";
-    case LaunchStep::kTrees: return "trees";
-    case LaunchStep::kStager: return "stager";
     case LaunchStep::kRoot: return "root";
-    case LaunchStep::kDevices: return "devices";
-    case LaunchStep::kUser: return "user";
-    case LaunchStep::kInit: return "init";
-    case LaunchStep::kProc: return "proc";
-    case LaunchStep::kTerminals: return "terminals";
-    case LaunchStep::kMasks: return "masks";
-    case LaunchStep::kIdentity: return "identity";
-    case LaunchStep::kFilter: return "filter";
-    case LaunchStep::kExec: return "exec";
+    case LaunchStep::kTrees: return "trees";
+    case LaunchStep::kEnter: return "enter";
+    case LaunchStep::kActivate: return "activate";
   }
   return "unknown";
 }

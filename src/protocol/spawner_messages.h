@@ -17,7 +17,7 @@
 
 namespace dsec::protocol {
 
-inline constexpr std::uint32_t kSpawnerProtocol = 1;
+inline constexpr std::uint32_t kSpawnerProtocol = 2;
 inline constexpr std::size_t kMaxLaunchLayers = 64;
 inline constexpr std::size_t kMaxSpawnerMessage = 192 << 10;
 
@@ -26,25 +26,17 @@ enum class SpawnerRequestKind : std::uint8_t { kLaunch = 1, kRelease, kStatus };
 // The steps of a launch, in order; a failed one is named in the reply, and the
 // times of all are there for the benchmark.
 enum class LaunchStep : std::uint8_t {
-  kSlot,      // a slot taken from the pool
+  kSlot,      // a slot with its skeleton taken from the pool
   kLimits,    // cgroup limits, where they differ from the slot's last
   kUpper,     // the writable layer
   kLayers,    // idmapped clones
   kOverlay,
-  kTrees,     // clones of /dev and /sys, descriptors put in place
-  kStager,    // clone3 until the stager runs
-  kRoot,      // overlay on "/", mount points found, chroot
-  kDevices,   // /dev, /dev/shm, /sys attached
-  kUser,      // user and network namespace entered
-  kInit,      // clone3 until init runs
-  kProc,
-  kTerminals, // devpts and mqueue
-  kMasks,
-  kIdentity,  // hostname, limits, descriptors, ids, capabilities
-  kFilter,
-  kExec,      // execveat until the spawner runs again
+  kRoot,      // mount points found in the root filesystem
+  kTrees,     // /proc, /dev, /dev/shm and /sys attached
+  kEnter,     // the sandbox's mount namespace entered, root attached, hostname set
+  kActivate,  // listening socket and root handed to aether
 };
-inline constexpr std::size_t kLaunchSteps = static_cast<std::size_t>(LaunchStep::kExec) + 1;
+inline constexpr std::size_t kLaunchSteps = static_cast<std::size_t>(LaunchStep::kActivate) + 1;
 const char* to_string(LaunchStep step);
 
 enum class UpperKind : std::uint8_t { kTmpfs = 1, kDirectory };

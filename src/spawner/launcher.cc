@@ -1,16 +1,20 @@
 #include "spawner/launcher.h"
 
 #include <fcntl.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
+#include <ctime>
 
 #include "base/fail_point.h"
+#include "base/log.h"
 #include "sys/file.h"
 #include "sys/mounts.h"
+#include "sys/unix_socket.h"
 
 namespace dsec::spawner {
 
@@ -117,17 +121,73 @@ Result<sys::Fd> make_overlay(const std::vector<sys::Fd>& lowest_first, const Upp
   return context.mount(MOUNT_ATTR_NODEV);
 }
 
-Result<void> put(int fd, int number) {
-  if (::dup3(fd, number, O_CLOEXEC) < 0) return errno_error("put a descriptor in its place", errno);
+// A directory of the root filesystem to mount on, made where it is missing. What
+// an image has put there instead (a link, a file) makes the launch fail.
+Result<sys::Fd> mount_point(int root, const char* name, std::uint32_t owner) {
+  sys::Fd found(sys::open_beneath(root, name, O_PATH | O_DIRECTORY));
+  if (!found && errno == ENOENT) {
+    DSEC_TRY(make_directory(root, name, 0755, owner));
+    found = sys::Fd(sys::open_beneath(root, name, O_PATH | O_DIRECTORY));
+  }
+  if (!found) return errno_error(std::string("find /") + name + " in the image", errno);
+  return found;
+}
+
+Result<void> attach(int mount, int point, const char* name) {
+  if (::move_mount(mount, "", point, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) < 0)
+    return errno_error(std::string("attach ") + name, errno);
   return {};
+}
+
+std::int64_t monotonic_nsec() {
+  timespec t{};
+  ::clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * std::int64_t{1'000'000'000} + t.tv_nsec;
 }
 
 }  // namespace
 
-Launcher::Launcher(const Node& node, const sys::CgroupTree& cgroups, SlotPool& pool, int worker, const std::vector<sock_filter>& filter)
-    : node_(node), cgroups_(cgroups), pool_(pool), block_(kFirstBlockFd + worker * kBlockFds), filter_(filter), maker_(node) {}
+// The steps of a launch and their times.
+struct Launcher::Timer {
+  std::int64_t last_nsec = monotonic_nsec();
+  LaunchStep step = LaunchStep::kSlot;  // begun
+  std::array<std::uint32_t, protocol::kLaunchSteps> nsec{};
 
-Result<void> Launcher::prepare(const protocol::LaunchRequest& request, const LaunchDescriptors& descriptors, Slot& slot, Stage& stage) {
+  // Ends `step` and begins the next.
+  void next() {
+    const std::int64_t now = monotonic_nsec();
+    const std::size_t i = static_cast<std::size_t>(step);
+    nsec[i] = static_cast<std::uint32_t>(now - last_nsec);
+    last_nsec = now;
+    if (i + 1 < protocol::kLaunchSteps) step = static_cast<LaunchStep>(i + 1);
+  }
+};
+
+Result<Home> Home::open(const Node& node) {
+  Home home;
+  DSEC_ASSIGN(home.mounts, sys::open_at(node.proc.get(), "thread-self/ns/mnt", O_RDONLY));
+  DSEC_ASSIGN(home.names, sys::open_at(node.proc.get(), "thread-self/ns/uts", O_RDONLY));
+  return home;
+}
+
+Launcher::Launcher(const Node& node, const sys::CgroupTree& cgroups, SlotPool& pool, int worker,
+                   const std::vector<sock_filter>& narrow_filter, Home home)
+    : node_(node), cgroups_(cgroups), pool_(pool), maker_(node, worker, narrow_filter), home_(std::move(home)) {}
+
+// The root goes on top of the empty one that aether started in. Below it is
+// nothing, and nobody inside may look: the payload's user namespace is not the
+// one that owns the mount namespace.
+Result<void> Launcher::enter(const Skeleton& skeleton, const sys::Fd& root, const std::string& hostname) {
+  if (::setns(skeleton.pidfd.get(), CLONE_NEWNS | CLONE_NEWUTS) < 0) return errno_error("enter the sandbox", errno);
+  Result<void> done;
+  if (::move_mount(root.get(), "", AT_FDCWD, "/", MOVE_MOUNT_F_EMPTY_PATH) < 0) done = errno_error("attach the root", errno);
+  else if (::sethostname(hostname.c_str(), std::min<std::size_t>(hostname.size(), 64)) < 0) done = errno_error("set the hostname", errno);
+  // A worker that stayed inside would make every later sandbox there.
+  DSEC_CHECK(::setns(home_.mounts.get(), CLONE_NEWNS) == 0 && ::setns(home_.names.get(), CLONE_NEWUTS) == 0);
+  return done;
+}
+
+Result<void> Launcher::build(const protocol::LaunchRequest& request, const LaunchDescriptors& descriptors, Slot& slot, Timer& timer) {
   const sys::CgroupLimits limits{request.memory_bytes, request.cpu_millis, request.processes, request.batch};
   DSEC_TRY(fail_point("spawner.launch.limits"));
   if (slot.limits != limits) {
@@ -135,7 +195,7 @@ Result<void> Launcher::prepare(const protocol::LaunchRequest& request, const Lau
     DSEC_TRY(cgroups_.limit(slot.name(), limits));
     slot.limits = limits;
   }
-  mark(stage, LaunchStep::kLimits);
+  timer.next();
 
   const std::uint32_t owner = payload_id(slot.number);
   DSEC_TRY(fail_point("spawner.launch.upper"));
@@ -144,7 +204,7 @@ Result<void> Launcher::prepare(const protocol::LaunchRequest& request, const Lau
                             : directory_upper(descriptors.directory, request.memory_bytes / 2, owner);
   if (!upper) return std::move(upper).error();
   DSEC_TRY(write_etc_files(upper->upper.get(), request.etc_files, owner));
-  mark(stage, LaunchStep::kUpper);
+  timer.next();
 
   DSEC_TRY(fail_point("spawner.launch.layers"));
   std::vector<sys::Fd> layers;
@@ -153,89 +213,76 @@ Result<void> Launcher::prepare(const protocol::LaunchRequest& request, const Lau
     DSEC_TRY(sys::idmap_mount(clone.get(), slot.namespaces.outer.get()));
     layers.push_back(std::move(clone));
   }
-  mark(stage, LaunchStep::kLayers);
+  timer.next();
 
   DSEC_TRY(fail_point("spawner.launch.overlay"));
-  DSEC_ASSIGN(sys::Fd overlay, make_overlay(layers, *upper));
-  mark(stage, LaunchStep::kOverlay);
+  DSEC_ASSIGN(const sys::Fd root, make_overlay(layers, *upper));
+  timer.next();
+
+  DSEC_TRY(fail_point("spawner.launch.root"));
+  DSEC_ASSIGN(const sys::Fd dev, mount_point(root.get(), "dev", owner));
+  DSEC_ASSIGN(const sys::Fd proc, mount_point(root.get(), "proc", owner));
+  DSEC_ASSIGN(const sys::Fd sys_point, mount_point(root.get(), "sys", owner));
+  if (::mkdirat(root.get(), "tmp", 01777) == 0) (void)::fchownat(root.get(), "tmp", owner, owner, AT_SYMLINK_NOFOLLOW);
+  timer.next();
 
   DSEC_TRY(fail_point("spawner.launch.trees"));
-  DSEC_ASSIGN(sys::Fd devices, sys::clone_mount(node_.devices.get()));
-  DSEC_ASSIGN(sys::Fd sysfs, sys::clone_mount(node_.sysfs.get()));
-  auto at = [&](Place p) { return block_ + static_cast<int>(p); };
-  DSEC_TRY(put(descriptors.listener, at(Place::kListen)));
-  DSEC_TRY(put(slot.namespaces.inner.get(), at(Place::kInner)));
-  constexpr Place kTasks[] = {Place::kMemoryTasks, Place::kCpuTasks, Place::kPidsTasks};
-  for (std::size_t i = 0; i < stage.v1.size(); ++i) {
-    stage.v1[i] = slot.cgroups.v1_tasks[i].valid();
-    DSEC_TRY(put(stage.v1[i] ? slot.cgroups.v1_tasks[i].get() : node_.null.get(), at(kTasks[i])));
-  }
-  DSEC_TRY(put(slot.cgroups.payload.get(), at(Place::kPayload)));
-  DSEC_TRY(put(node_.agent.get(), at(Place::kAgent)));
-  DSEC_TRY(put(node_.null.get(), at(Place::kNull)));
+  DSEC_ASSIGN(const sys::Fd sysfs, sys::clone_mount(node_.sysfs.get()));
+  DSEC_TRY(attach(slot.skeleton.devices.get(), dev.get(), "/dev"));
+  if (::move_mount(upper->shm.get(), "", slot.skeleton.devices.get(), "shm", MOVE_MOUNT_F_EMPTY_PATH) < 0)
+    return errno_error("attach /dev/shm", errno);
+  DSEC_TRY(attach(slot.skeleton.proc.get(), proc.get(), "/proc"));
+  DSEC_TRY(attach(sysfs.get(), sys_point.get(), "/sys"));
+  timer.next();
 
-  stage.node = &node_;
-  stage.init_stack = &init_stack_;
-  stage.filter = filter_.data();
-  stage.filter_length = static_cast<unsigned short>(filter_.size());
-  stage.block = block_;
-  stage.overlay = overlay.get();
-  stage.devices = devices.get();
-  stage.shm = upper->shm.get();
-  stage.sysfs = sysfs.get();
-  stage.outer = slot.namespaces.outer.get();
-  stage.network = slot.namespaces.network.get();
-  stage.cgroup = slot.namespaces.cgroup.get();
-  stage.agent_cgroup = slot.cgroups.agent.get();
-  stage.payload_uid = owner;
-  std::strncpy(stage.hostname, request.hostname.c_str(), sizeof stage.hostname - 1);
-  for (sys::Fd* fd : {&overlay, &devices, &upper->shm, &sysfs}) mounts_.push_back(std::move(*fd));
-  mark(stage, LaunchStep::kTrees);
+  DSEC_TRY(fail_point("spawner.launch.enter"));
+  DSEC_TRY(enter(slot.skeleton, root, request.hostname));
+  timer.next();
+
+  DSEC_TRY(fail_point("spawner.launch.activate"));
+  DSEC_TRY(sys::send_message(slot.skeleton.control.get(), "r", {descriptors.listener, root.get()}).within("activate the agent"));
+  timer.next();
   return {};
 }
 
 Launched Launcher::launch(const protocol::LaunchRequest& request, const LaunchDescriptors& descriptors) {
   Launched out;
-  Stage stage;
-  stage.last_nsec = monotonic_nsec();
-  stage.step = LaunchStep::kSlot;
-  auto refuse = [&](int error, std::string message) {
-    out.reply.step = stage.step;
-    out.reply.error_number = error;
-    out.reply.message = std::move(message);
-    out.reply.step_nsec = stage.step_nsec;
+  Timer timer;
+  auto refuse = [&](const Error& error) {
+    out.reply.step = timer.step;
+    out.reply.error_number = error.error_number();
+    out.reply.message = error.message();
+    out.reply.step_nsec = timer.nsec;
   };
   Result<Slot> taken = pool_.take(maker_, Deadline::in(kSlotPatience));
-  if (!taken) return refuse(taken.error().error_number(), taken.error().message()), std::move(out);
+  if (!taken.ok()) return refuse(taken.error()), std::move(out);
   Slot slot = std::move(*taken);
-  mark(stage, LaunchStep::kSlot);
+  timer.next();
 
-  const Result<void> prepared = prepare(request, descriptors, slot, stage);
-  if (prepared.ok()) run_stage(stage, stager_stack_);
-  mounts_.clear();
-  // Our copies; the numbers stay taken.
-  for (Place p : {Place::kListen, Place::kInner, Place::kMemoryTasks, Place::kCpuTasks, Place::kPidsTasks, Place::kPayload})
-    ::dup3(node_.null.get(), block_ + static_cast<int>(p), O_CLOEXEC);
-  out.pidfd = sys::Fd(stage.pidfd);
-
-  if (!prepared.ok() || !stage.executing) {
-    // Whatever began is over: each child was waited for, and PID 1's end took the rest along.
-    if (!prepared.ok()) refuse(prepared.error().error_number(), prepared.error().message());
-    else refuse(stage.error ? stage.error : EINTR, stage.what ? stage.what : "killed");
-    out.pidfd.reset();
+  if (const Result<void> built = build(request, descriptors, slot, timer); !built.ok()) {
+    refuse(built.error());
     pool_.put_back(std::move(slot));
     return out;
   }
-  const auto identity = sys::process_identity(out.pidfd.get());
   out.reply.launched = true;
   out.reply.slot = slot.name();
   out.reply.generation = slot.generation;
-  out.reply.pid = static_cast<std::uint32_t>(stage.pid);
+  out.reply.pid = slot.skeleton.pid;
   out.reply.oom_kills = slot.oom_kills;
-  out.reply.identity = identity.ok() ? *identity : 0;
-  out.reply.step_nsec = stage.step_nsec;
+  out.reply.identity = slot.skeleton.identity;
+  out.reply.step_nsec = timer.nsec;
+  out.skeleton = std::exchange(slot.skeleton, {});
+  out.skeleton.control.reset();
+  out.skeleton.proc.reset();
+  out.skeleton.devices.reset();
   pool_.keep_used(std::move(slot));
   return out;
+}
+
+void Launcher::abandon(Launched launched) {
+  end_skeleton(std::move(launched.skeleton));
+  if (auto released = pool_.release(launched.reply.slot, launched.reply.generation); !released.ok() || !*released)
+    log_warning("a launch that nobody waited for is not released", {{"slot", launched.reply.slot}});
 }
 
 }  // namespace dsec::spawner

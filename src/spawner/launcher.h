@@ -3,14 +3,12 @@
 
 #include <linux/filter.h>
 
-#include <memory>
 #include <vector>
 
 #include "protocol/spawner_messages.h"
 #include "spawner/node.h"
 #include "spawner/slot_pool.h"
-#include "spawner/stage.h"
-#include "sys/process.h"
+#include "sys/fd.h"
 
 namespace dsec::spawner {
 
@@ -23,27 +21,36 @@ struct LaunchDescriptors {
 
 struct Launched {
   protocol::LaunchReply reply;
-  sys::Fd pidfd;
+  Skeleton skeleton;  // aether's pidfd; its control is closed
+};
+
+// The namespaces that a worker thread comes back to.
+struct Home {
+  static Result<Home> open(const Node& node);
+  sys::Fd mounts;
+  sys::Fd names;  // UTS
 };
 
 class Launcher {
  public:
-  Launcher(const Node& node, const sys::CgroupTree& cgroups, SlotPool& pool, int worker, const std::vector<sock_filter>& filter);
-  // After a reply that says "not launched" nothing ran and nothing is left.
+  // The calling thread has a root and a working directory of its own (CLONE_FS unshared).
+  Launcher(const Node& node, const sys::CgroupTree& cgroups, SlotPool& pool, int worker, const std::vector<sock_filter>& narrow_filter,
+           Home home);
+  // After a reply that says "not launched" nothing of the payload ran and nothing is left.
   Launched launch(const protocol::LaunchRequest& request, const LaunchDescriptors& descriptors);
+  // Ends what launch() made and gives its slot back.
+  void abandon(Launched launched);
 
  private:
-  Result<void> prepare(const protocol::LaunchRequest& request, const LaunchDescriptors& descriptors, Slot& slot, Stage& stage);
+  struct Timer;
+  Result<void> build(const protocol::LaunchRequest& request, const LaunchDescriptors& descriptors, Slot& slot, Timer& timer);
+  Result<void> enter(const Skeleton& skeleton, const sys::Fd& root, const std::string& hostname);
 
   const Node& node_;
   const sys::CgroupTree& cgroups_;
   SlotPool& pool_;
-  const int block_;
-  const std::vector<sock_filter>& filter_;
-  NamespaceMaker maker_;
-  sys::ChildStack stager_stack_;
-  sys::ChildStack init_stack_;
-  std::vector<sys::Fd> mounts_;  // of the launch in progress
+  SlotMaker maker_;
+  const Home home_;
 };
 
 }  // namespace dsec::spawner

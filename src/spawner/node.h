@@ -39,7 +39,9 @@ inline constexpr int kFirstOrdinaryFd = 256;
 // One block of kBlockFds places for each worker, from kFirstBlockFd on.
 inline constexpr int kFirstBlockFd = 16;
 inline constexpr int kBlockFds = 12;
-inline constexpr int kMaxWorkers = (kFirstOrdinaryFd - kFirstBlockFd) / kBlockFds;
+inline constexpr int kBlocks = (kFirstOrdinaryFd - kFirstBlockFd) / kBlockFds;
+// The last block is the pool's own.
+inline constexpr int kMaxWorkers = kBlocks - 1;
 
 // Call once, in a process with a single thread. `agent_path` is read now.
 Result<Node> set_up_node(const std::string& agent_path, const sys::CgroupHost& host);

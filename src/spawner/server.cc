@@ -32,12 +32,12 @@ class Server {
   Server(const ServerOptions& options, Node node, sys::CgroupTree cgroups)
       : node_(std::move(node)),
         cgroups_(std::move(cgroups)),
-        pool_(node_, cgroups_,
+        broad_(broad_filter()),
+        narrow_(narrow_filter()),
+        pool_(node_, cgroups_, broad_, narrow_,
               {.ready = options.ready_slots,
                .first_number = crc32c(options.cgroup_name) % kMaxSlots,
-               .reuse = options.reuse_slots}),
-        broad_(broad_filter()),
-        narrow_(narrow_filter()) {}
+               .reuse = options.reuse_slots}) {}
 
   ~Server() {
     for (Worker& worker : workers_) {
@@ -71,15 +71,15 @@ class Server {
 
   void work(int index) {
     Worker& worker = workers_[static_cast<std::size_t>(index)];
-    // Pinned, so that no child's exec moves it to another CPU.
-    cpu_set_t cpus;
-    CPU_ZERO(&cpus);
-    CPU_SET(static_cast<unsigned>(index) % std::max(1u, std::thread::hardware_concurrency()), &cpus);
-    ::sched_setaffinity(0, sizeof cpus, &cpus);
-    if (auto loaded = load_filter(broad_); !loaded.ok()) {
+    // Its own root and working directory: a launch enters the sandbox's mount namespace for a moment.
+    if (::unshare(CLONE_FS) < 0) {
+      log_error("a worker could not be set up", {{"error", errno_error("unshare", errno).message()}});
+    } else if (auto loaded = load_filter(broad_); !loaded.ok()) {
       log_error("a worker could not be confined", {{"error", loaded.error().message()}});
+    } else if (auto home = Home::open(node_); !home.ok()) {
+      log_error("a worker could not be set up", {{"error", home.error().message()}});
     } else {
-      Launcher launcher(node_, cgroups_, pool_, index, narrow_);
+      Launcher launcher(node_, cgroups_, pool_, index, narrow_, std::move(*home));
       while (answer(worker.connection.get(), launcher)) {
       }
     }
@@ -126,17 +126,20 @@ class Server {
     descriptors.listener = message.fds[0].get();
     for (std::uint32_t i = 0; i < request->layers; ++i) descriptors.layers.push_back(message.fds[1 + i].get());
     if (directory) descriptors.directory = message.fds.back().get();
-    const Launched launched = launcher.launch(*request, descriptors);
+    Launched launched = launcher.launch(*request, descriptors);
     std::vector<int> fds;
-    if (launched.pidfd) fds.push_back(launched.pidfd.get());
-    return sys::send_message(connection, protocol::encode(launched.reply), fds).ok();
+    if (launched.skeleton) fds.push_back(launched.skeleton.pidfd.get());
+    const bool told = sys::send_message(connection, protocol::encode(launched.reply), fds).ok();
+    // Who asked is gone: nobody would ever end it.
+    if (!told && launched.skeleton) launcher.abandon(std::move(launched));
+    return told;
   }
 
   const Node node_;
   const sys::CgroupTree cgroups_;
-  SlotPool pool_;
   const std::vector<sock_filter> broad_;
   const std::vector<sock_filter> narrow_;
+  SlotPool pool_;
   std::array<Worker, kMaxWorkers> workers_;
 };
 

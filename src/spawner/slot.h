@@ -1,5 +1,7 @@
 // A slot: what a sandbox needs that is dear to make, made ahead.
 //
+// Namespaces and cgroups serve one sandbox after another, a skeleton serves one.
+//
 // An outer user namespace with a range of ids of its own and one more id for
 // aether; an inner one below it, for the payload, in which no namespace can be
 // made; a network namespace with loopback up, owned by the outer; cgroups, and a
@@ -25,11 +27,25 @@ struct Namespaces {
   sys::Fd cgroup;
 };
 
+// A sandbox without a root filesystem: namespaces, terminals and aether are
+// there, and aether waits. Destroying it ends aether.
+struct Skeleton {
+  sys::Fd control;  // aether is at the other end; see protocol/agent_descriptors.h
+  sys::Fd pidfd;
+  sys::Fd proc;     // detached, masked
+  sys::Fd devices;  // detached, with terminals and message queues
+  std::uint32_t pid = 0;
+  std::uint64_t identity = 0;
+
+  explicit operator bool() const { return pidfd.valid(); }
+};
+
 struct Slot {
   std::uint32_t number = 0;  // decides name and ids
   std::uint64_t generation = 0;  // 0 while free
   Namespaces namespaces;
   sys::SlotCgroups cgroups;  // open while free, for the next launch
+  Skeleton skeleton;         // while free and ready
   std::optional<sys::CgroupLimits> limits;  // as last set
   std::uint64_t oom_kills = 0;  // counted in its cgroup by earlier sandboxes
 

@@ -1,19 +1,37 @@
 #include "spawner/slot_pool.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include "base/fail_point.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "spawner/filter.h"
 
 namespace dsec::spawner {
 
-SlotPool::SlotPool(const Node& node, const sys::CgroupTree& cgroups, Options options)
-    : node_(node), cgroups_(cgroups), options_(options), next_number_(options.first_number % kMaxSlots) {
+namespace {
+constexpr int kPoolNice = 10;
+constexpr auto kLeftoverPatience = std::chrono::seconds(5);
+}
+
+SlotPool::SlotPool(const Node& node, const sys::CgroupTree& cgroups, const std::vector<sock_filter>& broad_filter,
+                   const std::vector<sock_filter>& narrow_filter, Options options)
+    : node_(node),
+      cgroups_(cgroups),
+      broad_filter_(broad_filter),
+      narrow_filter_(narrow_filter),
+      options_(options),
+      next_number_(options.first_number % kMaxSlots) {
   // Never 0, and never that of an earlier spawner.
   generation_ = SystemRandom().next() | 1;
   if (auto names = cgroups_.slots(); names.ok())
     for (const std::string& name : *names) {
       const auto number = slot_number(name);
       if (!number) continue;
+      // A skeleton ends with the spawner that made it; this one need not wait for that.
+      if (cgroups_.idle(name) && cgroups_.populated(name) && cgroups_.kill(name).ok())
+        (void)cgroups_.wait_empty(name, Deadline::in(kLeftoverPatience));
       if (!cgroups_.populated(name) && cgroups_.remove_slot(name).ok()) continue;
       Slot slot;
       slot.number = *number;
@@ -30,8 +48,10 @@ SlotPool::~SlotPool() {
   }
   changed_.notify_all();
   thread_.join();
-  for (Slot& slot : returned_) free_.push_back(std::move(slot));
-  for (Slot& slot : free_) discard(std::move(slot));
+  for (std::deque<Slot>* slots : {&ready_, &bare_, &returned_}) {
+    for (Slot& slot : *slots) slot.skeleton.control.reset();  // all at once, then each is waited for
+    for (Slot& slot : *slots) discard(std::move(slot));
+  }
 }
 
 Result<std::uint32_t> SlotPool::claim_number() {
@@ -49,7 +69,7 @@ void SlotPool::drop_number(std::uint32_t number) {
   numbers_.erase(number);
 }
 
-Result<Slot> SlotPool::make(NamespaceMaker& maker) {
+Result<Slot> SlotPool::make_bare(NamespaceMaker& maker) {
   DSEC_ASSIGN(const std::uint32_t number, claim_number());
   Slot slot;
   slot.number = number;
@@ -75,6 +95,7 @@ Result<Slot> SlotPool::make(NamespaceMaker& maker) {
 
 bool SlotPool::renew(NamespaceMaker& maker, Slot& slot) {
   const std::string name = slot.name();
+  end_skeleton(std::exchange(slot.skeleton, {}));
   if (!options_.reuse || !slot.namespaces.network) return false;
   const auto unused = maker.unused(slot.namespaces);
   if (!unused.ok() || !*unused) return false;
@@ -90,6 +111,7 @@ bool SlotPool::renew(NamespaceMaker& maker, Slot& slot) {
 
 void SlotPool::discard(Slot slot) {
   const std::string name = slot.name();
+  end_skeleton(std::exchange(slot.skeleton, {}));
   slot.cgroups = {};
   if (const auto removed = cgroups_.remove_slot(name); !removed.ok()) {
     log_warning("a slot could not be removed", {{"slot", name}, {"error", removed.error().message()}});
@@ -101,21 +123,55 @@ void SlotPool::discard(Slot slot) {
   drop_number(slot.number);
 }
 
-Result<Slot> SlotPool::take(NamespaceMaker& maker, Deadline deadline) {
-  DSEC_TRY(fail_point("spawner.slot.take"));
-  Result<Slot> taken = [&]() -> Result<Slot> {
-    {
-      const std::lock_guard lock(mutex_);
-      if (!free_.empty()) {
-        Slot slot = std::move(free_.front());
-        free_.pop_front();
-        return slot;
+Result<void> SlotPool::flesh_out(SlotMaker& maker, Slot& slot) {
+  DSEC_TRY(cgroups_.set_idle(slot.name(), true));
+  DSEC_ASSIGN(slot.skeleton, maker.skeletons.make(slot));
+  return {};
+}
+
+Result<Slot> SlotPool::take_ready(SlotMaker& maker, Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  while (!ready_.empty()) {
+    Slot slot = std::move(ready_.front());
+    ready_.pop_front();
+    if (!sys::process_ended(slot.skeleton.pidfd.get())) return slot;
+    returned_.push_back(std::move(slot));  // killed, by whoever may
+  }
+  Slot slot;
+  while (!bare_.empty() || !returned_.empty()) {
+    std::deque<Slot>& from = bare_.empty() ? returned_ : bare_;
+    const bool renewed = &from == &bare_;
+    slot = std::move(from.front());
+    from.pop_front();
+    lock.unlock();
+    if (renewed || renew(maker.namespaces, slot)) {
+      if (Result<void> made = flesh_out(maker, slot); !made.ok()) {
+        put_back(std::move(slot));
+        return std::move(made).error();
       }
+      return slot;
     }
-    if (deadline.passed()) return Error(ErrorCode::kDeadlineExceeded, "no slot was ready");
-    return make(maker);
-  }();
+    discard(std::move(slot));
+    lock.lock();
+  }
+  lock.unlock();
+  if (deadline.passed()) return Error(ErrorCode::kDeadlineExceeded, "no slot was ready");
+  DSEC_ASSIGN(slot, make_bare(maker.namespaces));
+  if (Result<void> made = flesh_out(maker, slot); !made.ok()) {
+    put_back(std::move(slot));
+    return std::move(made).error();
+  }
+  return slot;
+}
+
+Result<Slot> SlotPool::take(SlotMaker& maker, Deadline deadline) {
+  DSEC_TRY(fail_point("spawner.slot.take"));
+  Result<Slot> taken = take_ready(maker, deadline);
   if (taken.ok()) {
+    if (Result<void> marked = cgroups_.set_idle(taken->name(), false); !marked.ok()) {
+      put_back(std::move(*taken));
+      return std::move(marked).error();
+    }
     const std::lock_guard lock(mutex_);
     taken->generation = ++generation_;
   }
@@ -160,47 +216,69 @@ Result<bool> SlotPool::release(const std::string& name, std::uint64_t generation
 
 SlotPool::Counts SlotPool::counts() {
   const std::lock_guard lock(mutex_);
-  Counts out{free_.size(), prepared_, recycled_, {}};
+  Counts out{ready_.size() + bare_.size(), prepared_, recycled_, {}};
   for (const auto& [name, slot] : used_) out.used.push_back(name);
   return out;
 }
 
-void SlotPool::run() {
-  NamespaceMaker maker(node_);
-  bool filling = true;  // until `ready` are there
-  std::unique_lock lock(mutex_);
-  while (!stopping_) {
-    if (!returned_.empty()) {
-      Slot slot = std::move(returned_.front());
-      returned_.pop_front();
-      // Renewing is ten times cheaper than making: what comes back is kept beyond
-      // `ready`, and new ones are made only when half of that is gone.
-      const bool wanted = free_.size() < 2 * options_.ready;
-      lock.unlock();
-      const bool renewed = wanted && renew(maker, slot);
-      if (!renewed) discard(std::move(slot));
-      lock.lock();
-      if (renewed) {
-        ++recycled_;
-        free_.push_back(std::move(slot));
-      }
-      continue;
+// With the lock, which it lets go of around system calls.
+bool SlotPool::work(SlotMaker& maker, std::unique_lock<std::mutex>& lock) {
+  if (ready_.size() < options_.ready && !bare_.empty()) {
+    Slot slot = std::move(bare_.front());
+    bare_.pop_front();
+    lock.unlock();
+    const Result<void> made = flesh_out(maker, slot);
+    if (!made.ok()) {
+      log_error("a skeleton could not be made", {{"slot", slot.name()}, {"error", made.error().message()}});
+      discard(std::move(slot));
     }
-    if (free_.size() < (filling ? options_.ready : options_.ready / 2)) {
-      filling = true;
-      lock.unlock();
-      Result<Slot> made = make(maker);
-      lock.lock();
-      if (made.ok()) {
-        free_.push_back(std::move(*made));
-        continue;
-      }
-      log_error("a slot could not be made", {{"error", made.error().message()}});
-      // The next take or release wakes this again; launches report their own error.
-    }
-    filling = false;
-    changed_.wait(lock);
+    lock.lock();
+    if (made.ok()) ready_.push_back(std::move(slot));
+    return made.ok();  // after a failure it waits for the next take, whose launch reports its own
   }
+  if (!returned_.empty()) {
+    Slot slot = std::move(returned_.front());
+    returned_.pop_front();
+    // Renewing is ten times cheaper than making: what comes back is kept beyond
+    // `ready`, and new ones are made only when half of that is gone.
+    const bool wanted = bare_.size() < 2 * options_.ready;
+    lock.unlock();
+    const bool renewed = wanted && renew(maker.namespaces, slot);
+    if (!renewed) discard(std::move(slot));
+    lock.lock();
+    if (renewed) {
+      ++recycled_;
+      bare_.push_back(std::move(slot));
+    }
+    return true;
+  }
+  if (ready_.size() + bare_.size() < (filling_ ? options_.ready : options_.ready / 2)) {
+    filling_ = true;
+    lock.unlock();
+    Result<Slot> made = make_bare(maker.namespaces);
+    lock.lock();
+    if (!made.ok()) {
+      log_error("a slot could not be made", {{"error", made.error().message()}});
+      return false;
+    }
+    bare_.push_back(std::move(*made));
+    return true;
+  }
+  filling_ = false;
+  return false;
+}
+
+void SlotPool::run() {
+  if (auto loaded = load_filter(broad_filter_); !loaded.ok()) {
+    log_error("the pool cannot make skeletons", {{"error", loaded.error().message()}});
+    return;
+  }
+  // Behind the launches, which do not wait for it; the stager takes its own nice value back.
+  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kPoolNice);
+  SlotMaker maker(node_, kBlocks - 1, narrow_filter_);
+  std::unique_lock lock(mutex_);
+  while (!stopping_)
+    if (!work(maker, lock) && !stopping_) changed_.wait(lock);
 }
 
 }  // namespace dsec::spawner

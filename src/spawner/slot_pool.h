@@ -1,5 +1,6 @@
 // The slots of a node: made ahead, used, renewed.
 //
+// A ready slot has a skeleton, which waits for a launch; a bare one has none yet.
 // A used slot comes back when its sandbox is over. It is used again when nothing
 // of that sandbox is left: no process in its cgroups, no socket in its network
 // namespace. Its ids, namespaces and cgroups then serve the next one: a v1 memory
@@ -18,14 +19,23 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "spawner/skeleton.h"
 #include "spawner/slot.h"
 
 namespace dsec::spawner {
 
+// What one thread makes slots with.
+struct SlotMaker {
+  SlotMaker(const Node& node, int block, const std::vector<sock_filter>& narrow_filter)
+      : namespaces(node), skeletons(node, block, narrow_filter) {}
+  NamespaceMaker namespaces;
+  SkeletonMaker skeletons;
+};
+
 class SlotPool {
  public:
   struct Options {
-    std::size_t ready = 32;       // slots that wait for a launch
+    std::size_t ready = 32;       // slots that wait for a launch, with a skeleton each
     std::uint32_t first_number = 0;  // where numbering starts, so that nodes of one host keep apart
     bool reuse = true;
   };
@@ -38,15 +48,18 @@ class SlotPool {
 
   // Learns which slots an earlier spawner left in use, removes those that are
   // empty, and begins to fill.
-  SlotPool(const Node& node, const sys::CgroupTree& cgroups, Options options);
+  // The filters outlive the pool.
+  SlotPool(const Node& node, const sys::CgroupTree& cgroups, const std::vector<sock_filter>& broad_filter,
+           const std::vector<sock_filter>& narrow_filter, Options options);
   // Removes the free slots; those in use stay.
   ~SlotPool();
   SlotPool(const SlotPool&) = delete;
   SlotPool& operator=(const SlotPool&) = delete;
 
   // A ready slot, or one made at once by `maker`, which is the calling thread's own.
-  Result<Slot> take(NamespaceMaker& maker, Deadline deadline);
-  // Its launch failed.
+  // It is not idle any more.
+  Result<Slot> take(SlotMaker& maker, Deadline deadline);
+  // Its launch failed; what runs in it is ended.
   void put_back(Slot slot);
   // Its launch went well; the pool remembers it until release().
   void keep_used(Slot slot);
@@ -56,21 +69,29 @@ class SlotPool {
 
  private:
   void run();
-  Result<Slot> make(NamespaceMaker& maker);
+  // One step towards `ready`; false when there is nothing to do.
+  bool work(SlotMaker& maker, std::unique_lock<std::mutex>& lock);
+  Result<Slot> make_bare(NamespaceMaker& maker);
   bool renew(NamespaceMaker& maker, Slot& slot);
+  Result<void> flesh_out(SlotMaker& maker, Slot& slot);
+  Result<Slot> take_ready(SlotMaker& maker, Deadline deadline);
   void discard(Slot slot);
   Result<std::uint32_t> claim_number();
   void drop_number(std::uint32_t number);
 
   const Node& node_;
   const sys::CgroupTree& cgroups_;
+  const std::vector<sock_filter>& broad_filter_;
+  const std::vector<sock_filter>& narrow_filter_;
   const Options options_;
 
   // Guards what follows; never held across a system call.
   std::mutex mutex_;
   std::condition_variable changed_;
   bool stopping_ = false;
-  std::deque<Slot> free_;
+  bool filling_ = true;  // until `ready` are there
+  std::deque<Slot> ready_;
+  std::deque<Slot> bare_;
   std::deque<Slot> returned_;
   std::map<std::string, Slot> used_;
   std::set<std::uint32_t> numbers_;

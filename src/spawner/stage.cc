@@ -15,7 +15,6 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <ctime>
 
 #include "base/fail_point.h"
 #include "protocol/agent_descriptors.h"
@@ -24,8 +23,6 @@
 namespace dsec::spawner {
 
 namespace {
-
-using protocol::LaunchStep;
 
 int fail(Stage& s, const char* what) {
   s.error = errno ? errno : EIO;
@@ -47,67 +44,41 @@ int keep(Stage& s, int fd) {
 
 int place(const Stage& s, Place p) { return s.block + static_cast<int>(p); }
 
-// A directory of the root filesystem to mount on, made where it is missing. What
-// an image has put there instead (a link, a file) makes the launch fail.
-int mount_point(Stage& s, const char* name) {
-  int fd = sys::open_beneath(s.overlay, name, O_PATH | O_DIRECTORY);
-  if (fd < 0 && errno == ENOENT) {
-    if (::mkdirat(s.overlay, name, 0755) < 0) return -1;
-    if (::fchownat(s.overlay, name, s.payload_uid, s.payload_uid, AT_SYMLINK_NOFOLLOW) < 0) return -1;
-    fd = sys::open_beneath(s.overlay, name, O_PATH | O_DIRECTORY);
-  }
-  return keep(s, fd);
-}
-
-int attach(int mount, int point) {
-  return ::move_mount(mount, "", point, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH);
+// A detached mount of a filesystem of the namespaces that init stands in.
+int make_mount(Stage& s, const char* type, unsigned attributes, const char* const (*options)[2], int count) {
+  const int context = keep(s, ::fsopen(type, FSOPEN_CLOEXEC));
+  if (context < 0) return -1;
+  for (int i = 0; i < count; ++i)
+    if (::fsconfig(context, FSCONFIG_SET_STRING, options[i][0], options[i][1], 0) < 0) return -1;
+  if (::fsconfig(context, FSCONFIG_CMD_CREATE, nullptr, nullptr, 0) < 0) return -1;
+  return ::fsmount(context, FSMOUNT_CLOEXEC, attributes);
 }
 
 // Root inside owns what belongs to its pid namespace. aether takes process numbers
-// from it too, and must not be left without.
-int keep_read_only(Stage& s, int proc, const char* name) {
-  const int target = keep(s, sys::open_beneath(proc, name, O_PATH));
-  const int cover = keep(s, ::open_tree(proc, name, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC));
+// from it too, and must not be left without. Done by init: the file that a process
+// finds at this name is that of its own pid namespace.
+int keep_read_only(Stage& s, const char* name) {
+  const int cover = keep(s, ::open_tree(s.proc, name, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC));
   mount_attr read_only{};
   read_only.attr_set = MOUNT_ATTR_RDONLY;
-  if (target < 0 || cover < 0 || ::mount_setattr(cover, "", AT_EMPTY_PATH, &read_only, sizeof read_only) < 0 || attach(cover, target) < 0)
+  if (cover < 0 || ::mount_setattr(cover, "", AT_EMPTY_PATH, &read_only, sizeof read_only) < 0 ||
+      ::move_mount(cover, "", s.proc, name, MOVE_MOUNT_F_EMPTY_PATH) < 0)
     return fail(s, "keep a path of /proc read-only");
   return 0;
 }
 
-int mount_proc(Stage& s) {
-  const int context = keep(s, ::fsopen("proc", FSOPEN_CLOEXEC));
-  if (context < 0 || passes("spawner.init.proc") < 0) return fail(s, "fsopen proc");
-  if (::fsconfig(context, FSCONFIG_CMD_CREATE, nullptr, nullptr, 0) < 0) return fail(s, "create proc");
-  const int proc = keep(s, ::fsmount(context, FSMOUNT_CLOEXEC, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC));
-  if (proc < 0) return fail(s, "fsmount proc");
-  const int point = keep(s, sys::open_beneath(AT_FDCWD, "proc", O_PATH | O_DIRECTORY));
-  if (point < 0 || attach(proc, point) < 0) return fail(s, "attach proc");
-  mark(s, LaunchStep::kProc);
-
-  // Below /dev is our own read-only tree: its names are what they seem.
-  if (passes("spawner.init.terminals") < 0 ||
-      ::mount("devpts", "dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620,gid=5,max=256") < 0)
-    return fail(s, "mount devpts");
-  if (::mount("mqueue", "dev/mqueue", "mqueue", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) < 0) return fail(s, "mount mqueue");
-  mark(s, LaunchStep::kTerminals);
-
-  // `proc` was made by the lines above, so what lies below it without a link or
-  // another mount is procfs, whatever the image holds.
-  if (keep_read_only(s, proc, "sys/kernel/pid_max") != 0) return 1;
-  for (const Mask& mask : s.node->masked) {
-    const int target = sys::open_beneath(proc, mask.name.c_str(), O_PATH | (mask.directory ? O_DIRECTORY : 0));
-    if (target < 0 && errno == ENOENT) continue;
-    if (target < 0) return fail(s, "find a masked path");
-    const int cover = ::open_tree(s.node->masks.get(), mask.directory ? "directory" : "file", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
-    const bool done = cover >= 0 && passes("spawner.init.masks") == 0 && attach(cover, target) == 0;
-    const int error = errno;
-    ::close(target);
-    if (cover >= 0) ::close(cover);
-    errno = error;
-    if (!done) return fail(s, "mask a path of /proc");
-  }
-  mark(s, LaunchStep::kMasks);
+int make_mounts(Stage& s) {
+  constexpr unsigned kPlain = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC;
+  if (passes("spawner.init.proc") < 0) return fail(s, "make proc");
+  s.proc = make_mount(s, "proc", kPlain, nullptr, 0);
+  if (s.proc < 0) return fail(s, "make proc");
+  if (keep_read_only(s, "sys/kernel/pid_max") != 0) return 1;
+  constexpr const char* kTerminals[][2] = {{"ptmxmode", "0666"}, {"mode", "620"}, {"gid", "5"}, {"max", "256"}};
+  if (passes("spawner.init.terminals") < 0) return fail(s, "make devpts");
+  s.terminals = make_mount(s, "devpts", MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC, kTerminals, 4);
+  if (s.terminals < 0) return fail(s, "make devpts");
+  s.queues = make_mount(s, "mqueue", kPlain, nullptr, 0);
+  if (s.queues < 0) return fail(s, "make mqueue");
   return 0;
 }
 
@@ -119,10 +90,7 @@ int set_limits(const Stage& s) {
   if (::syscall(SYS_prlimit64, 0, RLIMIT_CORE, &core, nullptr) < 0) return -1;
   if (::syscall(SYS_prlimit64, 0, RLIMIT_NOFILE, &files, nullptr) < 0) return -1;
   if (::syscall(SYS_prlimit64, 0, RLIMIT_MEMLOCK, &locked, nullptr) < 0) return -1;
-  // The worker is pinned to one CPU, ignores SIGCHLD and may block signals.
-  unsigned long cpus[128];
-  std::memset(cpus, 0xff, sizeof cpus);
-  if (::syscall(SYS_sched_setaffinity, 0, sizeof cpus, cpus) < 0) return -1;
+  // The maker ignores SIGCHLD and may block signals.
   struct KernelAction {
     void (*handler)(int);
     unsigned long flags;
@@ -145,7 +113,7 @@ int set_descriptors(const Stage& s) {
     Place from;
     int to;
   };
-  constexpr Move kMoves[] = {{Place::kListen, protocol::kAgentListenFd},     {Place::kInner, protocol::kInnerUserNamespaceFd},
+  constexpr Move kMoves[] = {{Place::kControl, protocol::kAgentListenFd},     {Place::kInner, protocol::kInnerUserNamespaceFd},
                              {Place::kMemoryTasks, protocol::kV1MemoryTasksFd}, {Place::kCpuTasks, protocol::kV1CpuTasksFd},
                              {Place::kPidsTasks, protocol::kV1PidsTasksFd},   {Place::kPayload, protocol::kPayloadCgroupFd},
                              {Place::kAgent, protocol::kFirstFreeAgentFd}};
@@ -179,17 +147,13 @@ int take_identity() {
 
 int init_main(void* argument) {
   auto& s = *static_cast<Stage*>(argument);
-  mark(s, LaunchStep::kInit);
-  if (mount_proc(s) != 0) return 1;
-  if (passes("spawner.init.identity") < 0 || ::sethostname(s.hostname, std::strlen(s.hostname)) < 0) return fail(s, "set the hostname");
-  if (set_limits(s) < 0) return fail(s, "set limits");
+  if (make_mounts(s) != 0) return 1;
+  if (passes("spawner.init.identity") < 0 || set_limits(s) < 0) return fail(s, "set limits");
   if (set_descriptors(s) < 0) return fail(s, "set descriptors");
   if (take_identity() < 0) return fail(s, "take aether's identity");
-  mark(s, LaunchStep::kIdentity);
   const sock_fprog filter{s.filter_length, const_cast<sock_filter*>(s.filter)};
   if (passes("spawner.init.filter") < 0 || ::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &filter) < 0)
     return fail(s, "load the narrow filter");
-  mark(s, LaunchStep::kFilter);
   if (passes("spawner.init.exec") < 0) return fail(s, "execute the agent");
   char name[] = "aether";
   char v1[] = "DSEC_V1_CGROUPS=0";
@@ -204,28 +168,10 @@ int init_main(void* argument) {
 
 int stager_main(void* argument) {
   auto& s = *static_cast<Stage*>(argument);
-  mark(s, LaunchStep::kStager);
-  const int dev = mount_point(s, "dev");
-  const int sys_point = mount_point(s, "sys");
-  if (passes("spawner.stager.root") < 0 || dev < 0 || sys_point < 0 || mount_point(s, "proc") < 0)
-    return fail(s, "find /dev, /sys and /proc in the image");
-  if (::mkdirat(s.overlay, "tmp", 01777) == 0)
-    (void)::fchownat(s.overlay, "tmp", s.payload_uid, s.payload_uid, AT_SYMLINK_NOFOLLOW);
-  // On "/" and then into it: constant cost, where pivot_root looks at every
-  // thread of the host. What lies below is empty, and locked besides.
-  if (::move_mount(s.overlay, "", AT_FDCWD, "/", MOVE_MOUNT_F_EMPTY_PATH) < 0) return fail(s, "attach the root");
-  if (::fchdir(s.overlay) < 0 || ::chroot(".") < 0) return fail(s, "enter the root");
-  mark(s, LaunchStep::kRoot);
-
-  if (passes("spawner.stager.devices") < 0 || attach(s.devices, dev) < 0) return fail(s, "attach /dev");
-  if (::move_mount(s.shm, "", s.devices, "shm", MOVE_MOUNT_F_EMPTY_PATH) < 0) return fail(s, "attach /dev/shm");
-  if (attach(s.sysfs, sys_point) < 0) return fail(s, "attach /sys");
-  mark(s, LaunchStep::kDevices);
-
+  if (::setpriority(PRIO_PROCESS, 0, 0) < 0) return fail(s, "take the ordinary nice value");
   if (passes("spawner.stager.user") < 0 || ::setns(s.outer, CLONE_NEWUSER) < 0) return fail(s, "enter the user namespace");
   if (::setns(s.network, CLONE_NEWNET) < 0) return fail(s, "enter the network namespace");
   if (::setns(s.cgroup, CLONE_NEWCGROUP) < 0) return fail(s, "enter the cgroup namespace");
-  mark(s, LaunchStep::kUser);
 
   clone_args args{};
   args.flags = CLONE_VM | CLONE_VFORK | CLONE_FILES | CLONE_PARENT | CLONE_PIDFD | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC |
@@ -239,27 +185,12 @@ int stager_main(void* argument) {
 
 }  // namespace
 
-std::int64_t monotonic_nsec() {
-  timespec t{};
-  ::clock_gettime(CLOCK_MONOTONIC, &t);
-  return t.tv_sec * std::int64_t{1'000'000'000} + t.tv_nsec;
-}
-
-void mark(Stage& stage, protocol::LaunchStep step) {
-  const std::int64_t now = monotonic_nsec();
-  const std::size_t i = static_cast<std::size_t>(step);
-  stage.step_nsec[i] = static_cast<std::uint32_t>(now - stage.last_nsec);
-  stage.last_nsec = now;
-  stage.step = i + 1 < protocol::kLaunchSteps ? static_cast<protocol::LaunchStep>(i + 1) : step;
-}
-
 void run_stage(Stage& stage, const sys::ChildStack& stager_stack) {
   clone_args args{};
-  args.flags = CLONE_VM | CLONE_VFORK | CLONE_FILES | CLONE_NEWNS | CLONE_INTO_CGROUP;
+  args.flags = CLONE_VM | CLONE_VFORK | CLONE_FILES | CLONE_INTO_CGROUP;
   args.cgroup = static_cast<std::uint64_t>(stage.agent_cgroup);
   args.exit_signal = SIGCHLD;
   if (sys::clone_call(&args, stager_stack, stager_main, &stage) < 0) fail(stage, "clone the stager");
-  if (stage.executing) mark(stage, protocol::LaunchStep::kExec);
   for (int i = 0; i < stage.opened_count; ++i) ::close(stage.opened[static_cast<std::size_t>(i)]);
   stage.opened_count = 0;
 }

@@ -27,6 +27,7 @@ constexpr std::uint32_t kCpuPeriodUsec = 100'000;
 // Agents and the spawner are few and short of work; a payload never starves them.
 constexpr const char* kAgentShares = "262144";
 constexpr const char* kKilledMark = "trusted.dsec.killed";
+constexpr const char* kIdleMark = "trusted.dsec.idle";
 
 long filesystem_magic(const std::string& path) {
   struct statfs s {};
@@ -352,7 +353,23 @@ bool CgroupTree::populated(const std::string& slot) const {
   return read_field(slots_.get(), slot + "/cgroup.events", "populated") != 0;
 }
 
-bool CgroupTree::any_populated() const { return read_field(slots_.get(), "cgroup.events", "populated") != 0; }
+bool CgroupTree::any_in_use() const {
+  if (read_field(slots_.get(), "cgroup.events", "populated") == 0) return false;
+  const std::vector<std::string> names = children(slots_.get());
+  return std::any_of(names.begin(), names.end(), [this](const std::string& slot) { return populated(slot) && !idle(slot); });
+}
+
+Result<void> CgroupTree::set_idle(const std::string& slot, bool idle) const {
+  DSEC_ASSIGN(const Fd directory, open_dir(slots_.get(), slot));
+  const int done = idle ? ::fsetxattr(directory.get(), kIdleMark, "1", 1, 0) : ::fremovexattr(directory.get(), kIdleMark);
+  if (done < 0 && (idle || errno != ENODATA)) return errno_error("mark cgroup " + slot, errno);
+  return {};
+}
+
+bool CgroupTree::idle(const std::string& slot) const {
+  const auto directory = open_dir(slots_.get(), slot);
+  return directory.ok() && ::fgetxattr(directory->get(), kIdleMark, nullptr, 0) >= 0;
+}
 
 Result<void> CgroupTree::kill(const std::string& slot) const {
   DSEC_ASSIGN(const Fd directory, open_dir(slots_.get(), slot));

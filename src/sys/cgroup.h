@@ -101,6 +101,9 @@ class CgroupTree {
   // Any process in agent or payload; false for a slot that is gone.
   bool populated(const std::string& slot) const;
   Result<void> kill(const std::string& slot) const;  // agent and payload
+  // An idle slot is the spawner's own: what is in it belongs to no sandbox yet.
+  Result<void> set_idle(const std::string& slot, bool idle) const;
+  bool idle(const std::string& slot) const;
   Result<void> kill_payload(const std::string& slot) const;
   Result<void> freeze_payload(const std::string& slot, bool frozen) const;
   bool payload_frozen(const std::string& slot) const;
@@ -110,7 +113,8 @@ class CgroupTree {
   Result<void> wait_frozen(const std::string& slot, bool frozen, Deadline deadline) const;
   Result<std::vector<int>> agent_pids(const std::string& slot) const;
   // Any process in any slot.
-  bool any_populated() const;
+  // A process in any slot that is not idle.
+  bool any_in_use() const;
   // Removes everything, slots included; kConflict while a process is left.
   static Result<void> remove(const CgroupHost& host, const std::string& name);
 

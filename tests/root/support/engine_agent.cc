@@ -18,6 +18,7 @@
 #include <cstring>
 #include <string>
 
+#include "agent/activation.h"
 #include "protocol/agent_descriptors.h"
 #include "protocol/agent_messages.h"
 #include "protocol/frame.h"
@@ -105,6 +106,7 @@ int main() {
   sigset_t all;
   ::sigfillset(&all);
   ::sigprocmask(SIG_BLOCK, &all, nullptr);
+  if (!dsec::agent::await_root(kAgentListenFd)) return 1;
   for (;;) {
     const int connection = ::accept4(kAgentListenFd, nullptr, nullptr, SOCK_CLOEXEC);
     if (connection < 0) continue;
