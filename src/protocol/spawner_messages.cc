@@ -33,7 +33,6 @@ const char* to_string(LaunchStep step) {
     case LaunchStep::kLayers: return "layers";
     case LaunchStep::kOverlay: return "overlay";
     case LaunchStep::kRoot: return "root";
-    case LaunchStep::kTrees: return "trees";
     case LaunchStep::kEnter: return "enter";
     case LaunchStep::kActivate: return "activate";
   }

@@ -31,8 +31,7 @@ enum class LaunchStep : std::uint8_t {
   kUpper,     // the writable layer
   kLayers,    // idmapped clones
   kOverlay,
-  kRoot,      // mount points found in the root filesystem
-  kTrees,     // /proc, /dev, /dev/shm and /sys attached
+  kRoot,      // /proc, /dev and /sys attached to the root filesystem
   kEnter,     // the sandbox's mount namespace entered, root attached, hostname set
   kActivate,  // listening socket and root handed to aether
 };

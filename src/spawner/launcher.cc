@@ -25,44 +25,20 @@ using protocol::LaunchStep;
 constexpr std::uint64_t kLeastTmpfsBytes = 1 << 20;
 constexpr auto kSlotPatience = std::chrono::seconds(10);
 
+// Held until the overlay exists: closing a detached mount takes it apart, and
+// overlayfs refuses directories of a mount that is gone.
 struct Upper {
-  // Held until the overlay exists: closing a detached mount takes it apart, and
-  // overlayfs refuses directories of a mount that is gone.
-  sys::Fd mount;
+  sys::Fd mount;  // of a directory; that of the memory is the skeleton's
   sys::Fd upper;
   sys::Fd work;
-  sys::Fd shm;  // a mount of its own, of the same tmpfs
 };
 
-Result<void> make_directory(int dir, const char* name, mode_t mode, std::uint32_t owner) {
-  if (::mkdirat(dir, name, mode) < 0) return errno_error(std::string("make ") + name, errno);
-  if (::fchownat(dir, name, owner, owner, AT_SYMLINK_NOFOLLOW) < 0) return errno_error(std::string("own ") + name, errno);
+Result<void> open_upper(int mount, Upper& out) {
+  for (auto [fd, name] : {std::pair{&out.upper, "upper"}, std::pair{&out.work, "work"}}) {
+    *fd = sys::Fd(sys::open_beneath(mount, name, O_PATH | O_DIRECTORY));
+    if (!*fd) return errno_error(std::string("open ") + name, errno);
+  }
   return {};
-}
-
-Result<sys::Fd> make_tmpfs(std::uint64_t bytes) {
-  DSEC_ASSIGN(auto context, sys::FilesystemContext::open("tmpfs"));
-  DSEC_TRY(context.set("size", std::to_string(std::max(bytes, kLeastTmpfsBytes))));
-  DSEC_TRY(context.set("mode", "0755"));
-  return context.mount(MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
-}
-
-Result<sys::Fd> make_shm(int tmpfs, std::uint32_t owner) {
-  DSEC_TRY(make_directory(tmpfs, "shm", 01777, owner));
-  return sys::clone_mount(tmpfs, "shm");  // nosuid and nodev are the tmpfs's
-}
-
-// One tmpfs, one superblock, one limit for the upper and /dev/shm.
-Result<Upper> tmpfs_upper(std::uint64_t bytes, std::uint32_t owner) {
-  Upper made;
-  DSEC_ASSIGN(made.mount, make_tmpfs(bytes));
-  const int mount = made.mount.get();
-  DSEC_TRY(make_directory(mount, "upper", 0755, owner));
-  DSEC_TRY(make_directory(mount, "work", 0755, owner));
-  DSEC_ASSIGN(made.shm, make_shm(mount, owner));
-  DSEC_ASSIGN(made.upper, sys::open_at(mount, "upper", O_PATH | O_DIRECTORY));
-  DSEC_ASSIGN(made.work, sys::open_at(mount, "work", O_PATH | O_DIRECTORY));
-  return made;
 }
 
 // Files get the slot's ids on disk, as in a tmpfs. An idmapped upper would keep
@@ -70,7 +46,7 @@ Result<Upper> tmpfs_upper(std::uint64_t bytes, std::uint32_t owner) {
 // mounts it, and host root has none in such a map: the sandbox would be read-only.
 // Taking the payload's id for the mount makes this process undumpable, and then
 // no slot can be mapped any more.
-Result<Upper> directory_upper(int directory, std::uint64_t shm_bytes, std::uint32_t owner) {
+Result<Upper> directory_upper(int directory, std::uint32_t owner) {
   Upper made;
   DSEC_ASSIGN(made.mount, sys::clone_mount(directory));
   for (const char* name : {"upper", "work"}) {
@@ -80,12 +56,13 @@ Result<Upper> directory_upper(int directory, std::uint64_t shm_bytes, std::uint3
   // What a volatile overlay leaves behind; the next mount refuses to start over it.
   (void)::unlinkat(directory, "work/work/incompat/volatile", AT_REMOVEDIR);
   (void)::unlinkat(directory, "work/work/incompat", AT_REMOVEDIR);
-  DSEC_ASSIGN(const sys::Fd tmpfs, make_tmpfs(shm_bytes));
-  DSEC_ASSIGN(made.shm, make_shm(tmpfs.get(), owner));
-  for (auto [fd, name] : {std::pair{&made.upper, "upper"}, std::pair{&made.work, "work"}}) {
-    *fd = sys::Fd(sys::open_beneath(made.mount.get(), name, O_PATH | O_DIRECTORY));
-    if (!*fd) return errno_error(std::string("open ") + name, errno);
-  }
+  DSEC_TRY(open_upper(made.mount.get(), made));
+  return made;
+}
+
+Result<Upper> memory_upper(int memory) {
+  Upper made;
+  DSEC_TRY(open_upper(memory, made));
   return made;
 }
 
@@ -121,21 +98,16 @@ Result<sys::Fd> make_overlay(const std::vector<sys::Fd>& lowest_first, const Upp
   return context.mount(MOUNT_ATTR_NODEV);
 }
 
-// A directory of the root filesystem to mount on, made where it is missing. What
-// an image has put there instead (a link, a file) makes the launch fail.
-Result<sys::Fd> mount_point(int root, const char* name, std::uint32_t owner) {
-  sys::Fd found(sys::open_beneath(root, name, O_PATH | O_DIRECTORY));
-  if (!found && errno == ENOENT) {
-    DSEC_TRY(make_directory(root, name, 0755, owner));
-    found = sys::Fd(sys::open_beneath(root, name, O_PATH | O_DIRECTORY));
+// On a directory of the root filesystem, made where it is missing. What an image
+// has put there instead (a link, a file) makes the launch fail: no link is followed.
+Result<void> attach(int mount, int root, const char* name, std::uint32_t owner) {
+  int done = ::move_mount(mount, "", root, name, MOVE_MOUNT_F_EMPTY_PATH);
+  if (done < 0 && errno == ENOENT) {
+    if (::mkdirat(root, name, 0755) < 0 || ::fchownat(root, name, owner, owner, AT_SYMLINK_NOFOLLOW) < 0)
+      return errno_error(std::string("make /") + name, errno);
+    done = ::move_mount(mount, "", root, name, MOVE_MOUNT_F_EMPTY_PATH);
   }
-  if (!found) return errno_error(std::string("find /") + name + " in the image", errno);
-  return found;
-}
-
-Result<void> attach(int mount, int point, const char* name) {
-  if (::move_mount(mount, "", point, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) < 0)
-    return errno_error(std::string("attach ") + name, errno);
+  if (done < 0) return errno_error(std::string("mount on /") + name + " of the image", errno);
   return {};
 }
 
@@ -198,11 +170,12 @@ Result<void> Launcher::build(const protocol::LaunchRequest& request, const Launc
   timer.next();
 
   const std::uint32_t owner = payload_id(slot.number);
+  const bool in_memory = request.upper == protocol::UpperKind::kTmpfs;
+  const std::uint64_t size = in_memory ? request.upper_bytes : request.memory_bytes / 2;
   DSEC_TRY(fail_point("spawner.launch.upper"));
-  Result<Upper> upper = request.upper == protocol::UpperKind::kTmpfs
-                            ? tmpfs_upper(request.upper_bytes, owner)
-                            : directory_upper(descriptors.directory, request.memory_bytes / 2, owner);
-  if (!upper) return std::move(upper).error();
+  DSEC_TRY(sys::reconfigure_mount(slot.skeleton.memory.get(), "size", std::to_string(std::max(size, kLeastTmpfsBytes))));
+  const Result<Upper> upper = in_memory ? memory_upper(slot.skeleton.memory.get()) : directory_upper(descriptors.directory, owner);
+  if (!upper.ok()) return upper.error();
   DSEC_TRY(write_etc_files(upper->upper.get(), request.etc_files, owner));
   timer.next();
 
@@ -220,19 +193,11 @@ Result<void> Launcher::build(const protocol::LaunchRequest& request, const Launc
   timer.next();
 
   DSEC_TRY(fail_point("spawner.launch.root"));
-  DSEC_ASSIGN(const sys::Fd dev, mount_point(root.get(), "dev", owner));
-  DSEC_ASSIGN(const sys::Fd proc, mount_point(root.get(), "proc", owner));
-  DSEC_ASSIGN(const sys::Fd sys_point, mount_point(root.get(), "sys", owner));
-  if (::mkdirat(root.get(), "tmp", 01777) == 0) (void)::fchownat(root.get(), "tmp", owner, owner, AT_SYMLINK_NOFOLLOW);
-  timer.next();
-
-  DSEC_TRY(fail_point("spawner.launch.trees"));
   DSEC_ASSIGN(const sys::Fd sysfs, sys::clone_mount(node_.sysfs.get()));
-  DSEC_TRY(attach(slot.skeleton.devices.get(), dev.get(), "/dev"));
-  if (::move_mount(upper->shm.get(), "", slot.skeleton.devices.get(), "shm", MOVE_MOUNT_F_EMPTY_PATH) < 0)
-    return errno_error("attach /dev/shm", errno);
-  DSEC_TRY(attach(slot.skeleton.proc.get(), proc.get(), "/proc"));
-  DSEC_TRY(attach(sysfs.get(), sys_point.get(), "/sys"));
+  DSEC_TRY(attach(slot.skeleton.devices.get(), root.get(), "dev", owner));
+  DSEC_TRY(attach(slot.skeleton.proc.get(), root.get(), "proc", owner));
+  DSEC_TRY(attach(sysfs.get(), root.get(), "sys", owner));
+  if (::mkdirat(root.get(), "tmp", 01777) == 0) (void)::fchownat(root.get(), "tmp", owner, owner, AT_SYMLINK_NOFOLLOW);
   timer.next();
 
   DSEC_TRY(fail_point("spawner.launch.enter"));
@@ -275,6 +240,7 @@ Launched Launcher::launch(const protocol::LaunchRequest& request, const LaunchDe
   out.skeleton.control.reset();
   out.skeleton.proc.reset();
   out.skeleton.devices.reset();
+  out.skeleton.memory.reset();
   pool_.keep_used(std::move(slot));
   return out;
 }

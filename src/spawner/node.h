@@ -35,10 +35,10 @@ struct Node {
 
 // Descriptors from here on are the spawner's own; those below are the places at
 // which children find what they need, and are never allocated otherwise.
-inline constexpr int kFirstOrdinaryFd = 256;
+inline constexpr int kFirstOrdinaryFd = 144;
 // One block of kBlockFds places for each worker, from kFirstBlockFd on.
 inline constexpr int kFirstBlockFd = 16;
-inline constexpr int kBlockFds = 12;
+inline constexpr int kBlockFds = 8;
 inline constexpr int kBlocks = (kFirstOrdinaryFd - kFirstBlockFd) / kBlockFds;
 // The last block is the pool's own.
 inline constexpr int kMaxWorkers = kBlocks - 1;

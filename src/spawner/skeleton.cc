@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mount.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -29,6 +30,26 @@ Result<void> attach(int mount, int below, const char* name) {
   return {};
 }
 
+// A launch sets the size; nothing is written before.
+constexpr const char* kFirstSize = "64k";
+
+Result<void> make_directory(int dir, const char* name, mode_t mode, std::uint32_t owner) {
+  if (::mkdirat(dir, name, mode) < 0) return errno_error(std::string("make ") + name, errno);
+  if (::fchownat(dir, name, owner, owner, AT_SYMLINK_NOFOLLOW) < 0) return errno_error(std::string("own ") + name, errno);
+  return {};
+}
+
+Result<sys::Fd> make_memory(std::uint32_t owner) {
+  DSEC_ASSIGN(auto context, sys::FilesystemContext::open("tmpfs"));
+  DSEC_TRY(context.set("size", kFirstSize));
+  DSEC_TRY(context.set("mode", "0755"));
+  DSEC_ASSIGN(sys::Fd memory, context.mount(MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV));
+  DSEC_TRY(make_directory(memory.get(), "upper", 0755, owner));
+  DSEC_TRY(make_directory(memory.get(), "work", 0755, owner));
+  DSEC_TRY(make_directory(memory.get(), "shm", 01777, owner));
+  return memory;
+}
+
 }  // namespace
 
 Result<void> SkeletonMaker::put_descriptors(const Slot& slot, int control, Stage& stage) {
@@ -45,7 +66,7 @@ Result<void> SkeletonMaker::put_descriptors(const Slot& slot, int control, Stage
   return put(node_.null.get(), at(Place::kNull));
 }
 
-Result<void> SkeletonMaker::furnish(Skeleton& skeleton, const sys::Fd& terminals, const sys::Fd& queues) {
+Result<void> SkeletonMaker::furnish(const Slot& slot, Skeleton& skeleton, const sys::Fd& terminals, const sys::Fd& queues) {
   DSEC_TRY(fail_point("spawner.skeleton.masks"));
   for (const Mask& mask : node_.masked) {
     DSEC_ASSIGN(const sys::Fd cover, sys::clone_mount(node_.masks.get(), mask.directory ? "directory" : "file"));
@@ -54,7 +75,11 @@ Result<void> SkeletonMaker::furnish(Skeleton& skeleton, const sys::Fd& terminals
   DSEC_TRY(fail_point("spawner.skeleton.devices"));
   DSEC_ASSIGN(skeleton.devices, sys::clone_mount(node_.devices.get()));
   DSEC_TRY(attach(terminals.get(), skeleton.devices.get(), "pts"));
-  return attach(queues.get(), skeleton.devices.get(), "mqueue");
+  DSEC_TRY(attach(queues.get(), skeleton.devices.get(), "mqueue"));
+  DSEC_TRY(fail_point("spawner.skeleton.memory"));
+  DSEC_ASSIGN(skeleton.memory, make_memory(payload_id(slot.number)));
+  DSEC_ASSIGN(const sys::Fd shm, sys::clone_mount(skeleton.memory.get(), "shm"));  // nosuid and nodev are the tmpfs's
+  return attach(shm.get(), skeleton.devices.get(), "shm");
 }
 
 Result<Skeleton> SkeletonMaker::make(const Slot& slot) {
@@ -87,7 +112,7 @@ Result<Skeleton> SkeletonMaker::make(const Slot& slot) {
   if (!stage.executing) return errno_error(stage.what ? stage.what : "the maker was killed", stage.error ? stage.error : EINTR);
 
   made.pid = static_cast<std::uint32_t>(stage.pid);
-  Result<void> furnished = furnish(made, terminals, queues);
+  Result<void> furnished = furnish(slot, made, terminals, queues);
   if (furnished.ok()) {
     const auto identity = sys::process_identity(made.pidfd.get());
     if (identity.ok()) made.identity = *identity;

@@ -24,8 +24,8 @@ class SkeletonMaker {
 
  private:
   Result<void> put_descriptors(const Slot& slot, int control, Stage& stage);
-  // Proc masked, terminals and queues in place.
-  Result<void> furnish(Skeleton& skeleton, const sys::Fd& terminals, const sys::Fd& queues);
+  // Proc masked, terminals, queues and memory in place.
+  Result<void> furnish(const Slot& slot, Skeleton& skeleton, const sys::Fd& terminals, const sys::Fd& queues);
 
   const Node& node_;
   const int block_;

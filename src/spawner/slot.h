@@ -33,7 +33,10 @@ struct Skeleton {
   sys::Fd control;  // aether is at the other end; see protocol/agent_descriptors.h
   sys::Fd pidfd;
   sys::Fd proc;     // detached, masked
-  sys::Fd devices;  // detached, with terminals and message queues
+  sys::Fd devices;  // detached, with terminals, message queues and /dev/shm
+  // Detached: the memory that the sandbox writes to, with the directories upper,
+  // work and shm. One superblock, one limit, which the launch sets.
+  sys::Fd memory;
   std::uint32_t pid = 0;
   std::uint64_t identity = 0;
 

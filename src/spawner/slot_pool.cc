@@ -145,6 +145,11 @@ Result<Slot> SlotPool::take_ready(SlotMaker& maker, Deadline deadline) {
     from.pop_front();
     lock.unlock();
     if (renewed || renew(maker.namespaces, slot)) {
+      if (!renewed) {
+        lock.lock();
+        ++recycled_;
+        lock.unlock();
+      }
       if (Result<void> made = flesh_out(maker, slot); !made.ok()) {
         put_back(std::move(slot));
         return std::move(made).error();

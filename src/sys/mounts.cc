@@ -59,6 +59,15 @@ Result<void> set_mount_attributes(int mount, std::uint64_t set, unsigned flags) 
   return {};
 }
 
+Result<void> reconfigure_mount(int mount, const char* key, const std::string& value) {
+  const Fd context(::fspick(mount, "", FSPICK_CLOEXEC | FSPICK_EMPTY_PATH));
+  if (!context) return errno_error("fspick", errno);
+  if (::fsconfig(context.get(), FSCONFIG_SET_STRING, key, value.c_str(), 0) < 0 ||
+      ::fsconfig(context.get(), FSCONFIG_CMD_RECONFIGURE, nullptr, nullptr, 0) < 0)
+    return errno_error(std::string("set ") + key, errno);
+  return {};
+}
+
 Result<void> idmap_mount(int mount, int user_namespace) {
   mount_attr attributes{};
   attributes.attr_set = MOUNT_ATTR_IDMAP;

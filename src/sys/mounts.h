@@ -40,6 +40,8 @@ class FilesystemContext {
 Result<Fd> clone_mount(int fd, const char* path = "", unsigned flags = 0);
 // Sets attributes (MOUNT_ATTR_*) of a mount; AT_RECURSIVE in flags for all below.
 Result<void> set_mount_attributes(int mount, std::uint64_t set, unsigned flags = 0);
+// Changes one parameter of the superblock of a mount.
+Result<void> reconfigure_mount(int mount, const char* key, const std::string& value);
 // Ids on disk are those of `user_namespace`, seen through its map. Only on a
 // detached mount, once.
 Result<void> idmap_mount(int mount, int user_namespace);

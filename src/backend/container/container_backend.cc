@@ -30,7 +30,7 @@ ErrorCode code_of(const protocol::LaunchReply& reply) {
       return reply.error_number == 0 ? ErrorCode::kExhausted : ErrorCode::kInternal;
     case protocol::LaunchStep::kRoot: {
       // The image has something else where /dev, /sys or /proc belongs.
-      constexpr int kOfTheImage[] = {ELOOP, ENOTDIR, EEXIST, EXDEV};
+      constexpr int kOfTheImage[] = {ELOOP, ENOTDIR, EINVAL, EEXIST};
       const bool image = std::find(std::begin(kOfTheImage), std::end(kOfTheImage), reply.error_number) != std::end(kOfTheImage);
       return image ? ErrorCode::kInvalidArgument : ErrorCode::kInternal;
     }
