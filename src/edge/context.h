@@ -8,12 +8,12 @@
 
 #include "base/clock.h"
 #include "base/random.h"
+#include "edge/notifier.h"
 #include "edge/wal.h"
 #include "edge/wal_records.h"
 #include "sys/worker_pool.h"
 
 namespace dsec::edge {
-
 
 inline std::int64_t unix_ms(WallTime time) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count();
@@ -48,6 +48,10 @@ struct Context {
   std::string sandbox_directory;  // <data>/edge/sandboxes
   std::string scratch;            // of agent channels
   std::uint64_t epoch = 0;
+  // What an earlier life left has been removed; a launch before that would be
+  // taken for a part of it.
+  bool swept = false;
+  Notifier swept_now;
 
   std::int64_t now_ms() const { return unix_ms(clock.wall_now()); }
   template <typename Record>

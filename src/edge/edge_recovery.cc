@@ -215,6 +215,8 @@ asio::awaitable<void> Edge::recover() {
   }
   const Result<std::size_t> uppers = co_await net::on_pool(*launches_, [this, live] { return parts_.uppers.sweep(live); });
   if (!uppers.ok()) log_warning("left-over writable layers were not removed", {{"why", uppers.error().message()}});
+  context_.swept = true;
+  context_.swept_now.notify();
 
   for (std::size_t i = 0; i < open.size(); ++i)
     if (unknown[i]) asio::co_spawn(parts_.io, [this, sandbox = open[i]] { return adopt_later(sandbox); }, asio::detached);

@@ -37,6 +37,9 @@ asio::awaitable<void> LiveSandbox::launch() {
   if (end_wanted_) co_return co_await end_now(end_cause_, end_detail_);
 
   const Instant by = context_.clock.now() + context_.limits.launch_deadline;
+  while (!context_.swept && !end_wanted_ && context_.clock.now() < by) co_await context_.swept_now.wait(by);
+  if (end_wanted_) co_return co_await end_now(end_cause_, end_detail_);
+  if (!context_.swept) co_return co_await end_now(EndCause::kStartFailed, "the node was still taking up what an earlier run had left");
   Result<Launched> launched = co_await net::on_pool(context_.launches, [self, by]() -> Result<Launched> {
     DSEC_TRY(fail_point("edge.launch"));
     return self->owner_.launch_blocking(self->accepted_, Deadline::at(by));

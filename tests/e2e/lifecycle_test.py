@@ -6,7 +6,9 @@ import uuid
 
 import pytest
 
+from support import images
 from support.api import pause_or_skip, wait_until
+from support.server import Server
 
 
 def test_create_answers_201_with_a_running_sandbox(boxes):
@@ -427,6 +429,21 @@ def test_bulk_stop_by_selector(api, boxes):
     assert answer.status in (200, 202)
     for box in made:
         wait_until(lambda: api.call("GET", box.path).status == 404 or box.refresh()["state"] == "ended", 10, "ended")
+
+
+def test_what_is_created_right_after_a_start_is_not_taken_for_a_left_over():
+    running = Server(name="starts").start()
+    try:
+        images.import_tar(running.api, "tiny:1", images.tiny_tar())
+        for _ in range(6):
+            running.restart()
+            boxes = [running.api.create("tiny:1", resources={"memory_mb": 64, "disk_mb": 64}) for _ in range(3)]
+            for box in boxes:
+                assert box.sh("echo here > /f; cat /f").out == "here\n"
+                box.delete()
+    finally:
+        complaints = running.close()
+    assert not complaints, complaints
 
 
 def test_healthz_readyz_and_metrics_answer(api):
