@@ -54,7 +54,7 @@ class Connection {
   EventLoop& loop_;
   sys::Fd socket_;
   Events events_;
-  protocol::FrameReader reader_;
+  protocol::FrameReader reader_{protocol::kMaxExecStartBody};
   std::deque<sys::Fd> descriptors_;
   std::deque<std::string> control_;
   std::size_t control_bytes_ = 0;

@@ -96,8 +96,8 @@ void Exec::start() {
   const int cgroup = processes_ ? processes_->cgroup_fd() : -1;
   message.with_cgroup = cgroup >= 0;
   std::string body = protocol::encode(message);
-  if (body.size() > protocol::kMaxFrameBody) {
-    fail("limit", E2BIG, "arguments and environment are larger than 64 KiB");
+  if (body.size() > protocol::kMaxExecStartBody) {
+    fail("limit", E2BIG, "arguments and environment, the sandbox's own included, are larger than 1.3 MiB");
     return;
   }
   sandbox_.send(MessageType::kExecStart, body, cgroup);

@@ -12,9 +12,14 @@ namespace dsec::edge {
 namespace {
 
 constexpr std::size_t kMaxArguments = 4096;
-// The start message is one frame of the agent protocol.
-constexpr std::size_t kMaxArgumentBytes = protocol::kMaxFrameBody - (8 << 10);
+// Linux's own limit of one text of an execve, its NUL included (MAX_ARG_STRLEN).
+constexpr std::size_t kMaxText = 128 << 10;
 constexpr std::int64_t kMaxMilliseconds = 30LL * 24 * 3600 * 1000;
+
+Result<void> check_text(std::size_t bytes, const std::string& what) {
+  if (bytes < kMaxText) return {};
+  return Error(ErrorCode::kTooLarge, what + " is longer than 128 KiB, which Linux takes of no single text: write a file, or use stdin");
+}
 
 bool has_nul(std::string_view text) { return text.find('\0') != std::string_view::npos; }
 
@@ -24,17 +29,20 @@ Result<void> check(const ExecRequest& request) {
   std::size_t bytes = request.shell.size();
   for (const std::string& part : request.argv) {
     if (has_nul(part)) return invalid_argument("argv holds a zero byte");
+    DSEC_TRY(check_text(part.size(), "an argument"));
     bytes += part.size() + 1;
   }
+  DSEC_TRY(check_text(request.shell.size(), "shell"));
   if (!request.argv.empty() && request.argv[0].empty()) return invalid_argument("argv[0] is empty");
   if (has_nul(request.shell) || has_nul(request.cwd) || has_nul(request.user) || has_nul(request.session))
     return invalid_argument("a text holds a zero byte");
   for (const auto& [name, value] : request.env) {
     if (name.empty() || name.find('=') != std::string::npos || has_nul(name) || has_nul(value))
       return invalid_argument("env: \"" + name.substr(0, 64) + "\" is not a variable");
+    DSEC_TRY(check_text(name.size() + value.size() + 1, "env: " + name.substr(0, 64)));
     bytes += name.size() + value.size() + 2;
   }
-  if (bytes > kMaxArgumentBytes) return Error(ErrorCode::kTooLarge, "arguments and environment are larger than 56 KiB: write a file, or use stdin");
+  if (bytes > protocol::kMaxExecArguments) return Error(ErrorCode::kTooLarge, "arguments and environment are larger than 1 MiB: write a file, or use stdin");
   if (!request.cwd.empty() && request.cwd[0] != '/') return invalid_argument("cwd is not absolute");
   if (request.session.size() > 64) return invalid_argument("session is longer than 64 bytes");
   if (request.key.size() > 128) return invalid_argument("key is longer than 128 bytes");

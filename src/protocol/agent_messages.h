@@ -27,6 +27,10 @@ namespace dsec::protocol {
 inline constexpr std::uint32_t kAgentProtocolMin = 1;
 inline constexpr std::uint32_t kAgentProtocolMax = 1;
 inline constexpr std::size_t kMaxFrameBody = 64 << 10;
+// Of kExecStart alone, which only an agent reads: a request's arguments and
+// environment, and those of the sandbox.
+inline constexpr std::size_t kMaxExecArguments = 1 << 20;
+inline constexpr std::size_t kMaxExecStartBody = kMaxExecArguments + (384 << 10);
 inline constexpr std::size_t kOutputWindow = 256 << 10;
 inline constexpr std::size_t kDataChunk = 32 << 10;
 

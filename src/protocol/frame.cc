@@ -19,15 +19,15 @@ std::uint32_t get_u32(const char* at) {
   return value;
 }
 
-bool header_is_valid(const char* at) {
+bool header_is_valid(const char* at, std::size_t longest_body) {
   return std::memcmp(at, kMagic.data(), kMagic.size()) == 0 && at[5] == 0 && at[6] == 0 && at[7] == 0 &&
-         get_u32(at + 8) <= kMaxFrameBody && get_u32(at + 12) == crc32c({at, 12});
+         get_u32(at + 8) <= longest_body && get_u32(at + 12) == crc32c({at, 12});
 }
 
 }  // namespace
 
 std::string encode_frame(MessageType type, std::string_view body) {
-  DSEC_CHECK(body.size() <= kMaxFrameBody);
+  DSEC_CHECK(body.size() <= (type == MessageType::kExecStart ? kMaxExecStartBody : kMaxFrameBody));
   std::string frame(kFrameHeader, '\0');
   kMagic.copy(frame.data(), kMagic.size());
   frame[4] = static_cast<char>(type);
@@ -51,7 +51,7 @@ std::optional<Frame> FrameReader::next() {
     const char* at = buffer_.data() + start_;
     const std::size_t left = buffer_.size() - start_;
     if (left < kFrameHeader) return std::nullopt;
-    if (header_is_valid(at)) {
+    if (header_is_valid(at, longest_body_)) {
       const std::size_t length = get_u32(at + 8);
       if (left < kFrameHeader + length) return std::nullopt;
       Frame frame{static_cast<MessageType>(at[4]), std::string(at + kFrameHeader, length)};

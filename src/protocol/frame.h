@@ -4,7 +4,7 @@
 //          4  u8   type (MessageType)
 //          5  u8   flags, 0
 //          6  u16  reserved, 0
-//          8  u32  length of the body, at most 64 KiB
+//          8  u32  length of the body, at most 64 KiB; of kExecStart 1408 KiB
 //         12  u32  CRC-32C of bytes 0 to 11
 //         16       body
 //
@@ -29,11 +29,13 @@ struct Frame {
   std::string body;
 };
 
-// body must be at most kMaxFrameBody.
+// body must be at most kMaxFrameBody, of kExecStart kMaxExecStartBody.
 std::string encode_frame(MessageType type, std::string_view body);
 
 class FrameReader {
  public:
+  // A header that announces a longer body is no header.
+  explicit FrameReader(std::size_t longest_body = kMaxFrameBody) : longest_body_(longest_body) {}
   // Adds what was read from the stream.
   void feed(std::string_view bytes);
   // The next whole frame, if there is one. Holds at most one frame plus what was fed.
@@ -41,6 +43,7 @@ class FrameReader {
   std::uint64_t skipped_bytes() const { return skipped_; }
 
  private:
+  const std::size_t longest_body_;
   std::string buffer_;
   std::size_t start_ = 0;
   std::uint64_t skipped_ = 0;

@@ -382,6 +382,28 @@ def test_an_exec_in_an_ended_sandbox_is_a_typed_error(api, boxes):
     assert answer.error["code"] in ("not_found", "conflict")
 
 
+def test_a_mebibyte_of_arguments_arrives_whole(shared_box):
+    parts = [chr(97 + i) * 120_000 for i in range(8)]
+
+    by_argv = shared_box.run("sh", "-c", 'for a; do echo "${#a}"; done; printf %s "$8" | tail -c 3', "sh", *parts)
+    by_shell = shared_box.sh("# " + "x" * 120_000 + "\necho end")
+
+    assert by_argv.out == "120000\n" * 8 + "hhh", by_argv
+    assert by_shell.out == "end\n", by_shell
+
+
+@pytest.mark.parametrize("body", [
+    {"argv": ["true"] + ["x" * 100_000] * 11}, {"argv": ["true", "x" * (128 << 10)]}, {"shell": "# " + "x" * (128 << 10)},
+    {"argv": ["true"], "env": {"A": "x" * (128 << 10)}},
+], ids=["all", "argument", "shell", "variable"])
+def test_arguments_that_no_kernel_takes_are_refused_by_name(api, shared_box, body):
+    answer = api.call("POST", shared_box.path + "/exec", body)
+
+    assert answer.status == 413, answer
+    assert answer.error["code"] == "too_large"
+    assert "write a file, or use stdin" in answer.error["message"]
+
+
 def test_numbers_of_an_answer_are_plain_decimals(api, shared_box):
     answer = api.call("POST", shared_box.path + "/exec", {"argv": ["sleep", "0.05"]})
 
