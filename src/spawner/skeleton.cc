@@ -102,14 +102,19 @@ Result<Skeleton> SkeletonMaker::make(const Slot& slot) {
   stage.cgroup = slot.namespaces.cgroup.get();
   stage.agent_cgroup = slot.cgroups.agent.get();
   run_stage(stage, stager_stack_);
-  made.pidfd = sys::Fd(stage.pidfd);
+  // A clone that fails late, as that of a killed stager does, has written a number
+  // that is no descriptor any more, or another thread's by now. The pid comes last.
+  made.pidfd = sys::Fd(stage.pid > 0 ? stage.pidfd : -1);
   made.proc = sys::Fd(stage.proc);
   const sys::Fd terminals(stage.terminals), queues(stage.queues);
   // Our copies; the numbers stay taken.
   for (Place p : {Place::kControl, Place::kInner, Place::kMemoryTasks, Place::kCpuTasks, Place::kPidsTasks, Place::kPayload})
     ::dup3(node_.null.get(), block_ + static_cast<int>(p), O_CLOEXEC);
-  // Whatever began is over: each child was waited for, and PID 1's end took the rest along.
-  if (!stage.executing) return errno_error(stage.what ? stage.what : "the maker was killed", stage.error ? stage.error : EINTR);
+  // Each child was waited for, unless the stager was killed under it; PID 1's end takes the rest along.
+  if (!stage.executing) {
+    end_skeleton(std::move(made));
+    return errno_error(stage.what ? stage.what : "the maker was killed", stage.error ? stage.error : EINTR);
+  }
 
   made.pid = static_cast<std::uint32_t>(stage.pid);
   Result<void> furnished = furnish(slot, made, terminals, queues);

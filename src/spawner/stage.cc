@@ -159,7 +159,7 @@ int init_main(void* argument) {
   char v1[] = "DSEC_V1_CGROUPS=0";
   if (s.v1[0] || s.v1[1] || s.v1[2]) v1[sizeof v1 - 2] = '1';
   char* const argv[] = {name, nullptr};
-  char* const env[] = {v1, nullptr};
+  char* const env[] = {v1, fail_point_environment(), nullptr};
   s.executing = true;
   ::syscall(SYS_execveat, protocol::kFirstFreeAgentFd, "", argv, env, AT_EMPTY_PATH);
   s.executing = false;
@@ -174,12 +174,11 @@ int stager_main(void* argument) {
   if (::setns(s.cgroup, CLONE_NEWCGROUP) < 0) return fail(s, "enter the cgroup namespace");
 
   clone_args args{};
-  args.flags = CLONE_VM | CLONE_VFORK | CLONE_FILES | CLONE_PARENT | CLONE_PIDFD | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC |
-               CLONE_NEWUTS;
+  args.flags = CLONE_VM | CLONE_VFORK | CLONE_FILES | CLONE_PARENT | CLONE_PIDFD | CLONE_PARENT_SETTID | CLONE_NEWNS | CLONE_NEWPID |
+               CLONE_NEWIPC | CLONE_NEWUTS;
   args.pidfd = reinterpret_cast<std::uint64_t>(&s.pidfd);
-  const long pid = sys::clone_call(&args, *s.init_stack, init_main, argument);
-  if (pid < 0) return fail(s, "clone init");
-  s.pid = static_cast<int>(pid);
+  args.parent_tid = reinterpret_cast<std::uint64_t>(&s.pid);
+  if (sys::clone_call(&args, *s.init_stack, init_main, argument) < 0) return fail(s, "clone init");
   return 0;
 }
 
