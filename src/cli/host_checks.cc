@@ -18,6 +18,7 @@
 #include <functional>
 
 #include "cli/units_text.h"
+#include "sys/cgroup.h"
 #include "sys/file.h"
 
 namespace dsec::cli {
@@ -131,6 +132,23 @@ HostCheck check_cgroups() {
   return {"cgroups", CheckOutcome::kGood, found, ""};
 }
 
+HostCheck check_leftovers() {
+  std::string empty, populated;
+  for (const sys::AbandonedCgroups& tree : sys::CgroupTree::abandoned(sys::CgroupHost::detect()))
+    (tree.populated ? populated : empty) += " " + tree.name;
+  if (empty.empty() && populated.empty()) return {"left-overs", CheckOutcome::kGood, "none", ""};
+  std::string found, remedy;
+  if (!populated.empty()) {
+    found = "sandboxes that no server has, in cgroups" + populated;
+    remedy = "start dsec serve on their data directory: it takes them back";
+  }
+  if (!empty.empty()) {
+    found += (found.empty() ? "" : "; ") + std::string("cgroups of servers that are gone:") + empty;
+    remedy += (remedy.empty() ? "" : "; ") + std::string("the next start of any dsec serve removes the empty ones");
+  }
+  return {"left-overs", CheckOutcome::kWarning, found, remedy};
+}
+
 HostCheck check_btrfs() {
   if (fsopen_errno("btrfs") == 0 && in_path("mkfs.btrfs"))
     return {"btrfs", CheckOutcome::kGood, "available: writable layers with a quota each", ""};
@@ -207,6 +225,7 @@ std::vector<HostCheck> check_host() {
       check_filesystem("overlay", "sandboxes are overlays of layers"),
       check_idmap(),
       check_cgroups(),
+      check_leftovers(),
       check_seccomp(),
       check_btrfs(),
       check_kvm(),

@@ -43,12 +43,13 @@ class Keeper {
         signals_(std::move(signals)),
         spawner_(command(options), spawner_listener_.get()) {}
 
-  // Returns when there is nothing to do any more. True: sandboxes were or are to be ended.
+  // Returns when there is nothing to do any more.
   void run() {
     Instant idle_since = std::chrono::steady_clock::now();
     while (!stopping_) {
       spawner_.start_if_due();
-      const bool idle = clients_.empty() && kept_.empty() && !cgroups_.any_in_use();
+      // What is kept is of use to sandboxes and to a server that lives.
+      const bool idle = clients_.empty() && !cgroups_.any_in_use();
       const Instant now = std::chrono::steady_clock::now();
       if (!idle) idle_since = now;
       else if (now - idle_since >= options_.linger) break;
@@ -58,10 +59,13 @@ class Keeper {
     if (end_sandboxes_) end_sandboxes();
   }
 
+  // It was asked to; nobody needs what it had.
+  bool ended_sandboxes() const { return end_sandboxes_; }
+
  private:
   static std::vector<std::string> command(const KeeperOptions& options) {
     std::vector<std::string> words = {options.helper_dir + "/dsec-spawner", "--agent", options.helper_dir + "/dsec-agent",
-                                      "--cgroup", sys::cgroup_name(options.data_dir)};
+                                      "--cgroup", sys::cgroup_name(options.data_dir), "--keeper", std::to_string(::getpid())};
     if (!options.use_v1) words.emplace_back("--no-v1");
     if (!options.ready_slots.empty()) words.insert(words.end(), {"--ready", options.ready_slots});
     return words;
@@ -172,12 +176,27 @@ Result<sys::Fd> take_lock(const std::string& path) {
 }
 
 // What is ours must be empty before it can be removed; this process was in it.
-Result<void> leave_cgroups(const sys::CgroupHost& host, const std::string& name) {
+// A server that lives on has the tree, and its next keeper goes on with it.
+Result<void> leave_cgroups(const sys::CgroupHost& host, const std::string& name, bool ended_all) {
   std::vector<std::string> roots = {host.unified};
   for (const auto& drive : host.controllers)
     if (drive.version == sys::CgroupHost::Version::kV1) roots.push_back(drive.v1_mount);
   for (const std::string& root : roots) DSEC_TRY(sys::write_at(AT_FDCWD, root + "/cgroup.procs", "0"));
-  return sys::CgroupTree::remove(host, name);
+  return ended_all ? sys::CgroupTree::remove(host, name) : sys::CgroupTree::remove_abandoned(host, name);
+}
+
+// What keepers have left whose data directories did not come back: nobody has it,
+// and nothing runs in it.
+void sweep_cgroups(const sys::CgroupHost& host) {
+  for (const sys::AbandonedCgroups& tree : sys::CgroupTree::abandoned(host)) {
+    if (tree.populated) {
+      log_warning("sandboxes run that no server has", {{"cgroup", tree.name}});
+    } else if (const auto removed = sys::CgroupTree::remove_abandoned(host, tree.name); removed.ok()) {
+      log_info("the cgroups of a node that is gone were removed", {{"cgroup", tree.name}});
+    } else {
+      log_warning("the cgroups of a node that is gone stay", {{"cgroup", tree.name}, {"why", removed.error().message()}});
+    }
+  }
 }
 
 }  // namespace
@@ -203,20 +222,23 @@ Result<void> keep(const KeeperOptions& options, int ready_fd) {
   const std::string name = sys::cgroup_name(options.data_dir);
   DSEC_ASSIGN(sys::CgroupTree cgroups, sys::CgroupTree::create(host, name));
   DSEC_TRY(cgroups.join_agents());
+  sweep_cgroups(sys::CgroupHost::detect());
   DSEC_ASSIGN(sys::Fd spawner_listener, sys::listen_unix(run + "/spawner.sock", SOCK_SEQPACKET));
   DSEC_ASSIGN(sys::Fd listener, sys::listen_unix(run + "/keeper.sock", SOCK_SEQPACKET));
   DSEC_TRY(fail_point("keeper.ready"));
   log_info("keeper is ready", {{"data", options.data_dir}});
   if (ready && ::write(ready.get(), "r", 1) < 0) log_warning("whoever started the keeper has gone");
   ready.reset();
+  bool ended_all = false;
   {
     Keeper keeper(options, std::move(cgroups), std::move(listener), std::move(spawner_listener), std::move(signals));
     keeper.run();
+    ended_all = keeper.ended_sandboxes();
   }
   // Before the lock goes: a keeper that comes now makes its own.
   ::unlink((run + "/keeper.sock").c_str());
   ::unlink((run + "/spawner.sock").c_str());
-  if (auto left = leave_cgroups(host, name); !left.ok())
+  if (auto left = leave_cgroups(host, name, ended_all); !left.ok())
     log_info("cgroups stay", {{"reason", left.error().message()}});
   return {};
 }

@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/xattr.h>
@@ -143,12 +144,53 @@ CgroupHost CgroupHost::without_v1() const {
   return host;
 }
 
+namespace {
+
+constexpr int kLockAttempts = 100;
+
+// The directory `name` of the v2 root, made where missing and locked. kConflict
+// when somebody else has it (LOCK_EX | LOCK_NB).
+Result<Fd> hold(int root, const std::string& name, int lock) {
+  for (int attempt = 0; attempt < kLockAttempts; ++attempt) {
+    DSEC_TRY(make_dir(root, name));
+    Fd held(::openat(root, name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!held && errno == ENOENT) continue;
+    if (!held) return errno_error("open cgroup " + name, errno);
+    while (::flock(held.get(), lock) < 0) {
+      if (errno == EWOULDBLOCK) return Error(ErrorCode::kConflict, "cgroup " + name + " is in use", EBUSY);
+      if (errno != EINTR) return errno_error("lock cgroup " + name, errno);
+    }
+    // Removed by a sweep between the two lines above: it is made again.
+    struct stat ours {}, named {};
+    if (::fstat(held.get(), &ours) == 0 && ::fstatat(root, name.c_str(), &named, 0) == 0 && ours.st_ino == named.st_ino) return held;
+  }
+  return Error(ErrorCode::kUnavailable, "cgroup " + name + " is removed again and again");
+}
+
+std::vector<std::string> mounts_of(const CgroupHost& host) {
+  std::vector<std::string> mounts = {host.unified};
+  for (const CgroupHost::Drive& drive : host.controllers)
+    if (drive.version == CgroupHost::Version::kV1) mounts.push_back(drive.v1_mount);
+  return mounts;
+}
+
+// One that cgroup_name() makes.
+bool names_a_node(const std::string& name) {
+  return name.size() == 13 && name.starts_with("dsec-") && name.find_first_not_of("0123456789abcdef", 5) == std::string::npos;
+}
+
+}  // namespace
+
 Result<CgroupTree> CgroupTree::create(const CgroupHost& host, const std::string& name) {
   if (host.unified.empty()) return Error(ErrorCode::kUnsupported, "no cgroup v2 tree is mounted");
-  CgroupTree tree;
   DSEC_ASSIGN(Fd root, open_dir(AT_FDCWD, host.unified));
-  DSEC_TRY(make_dir(root.get(), name));
-  DSEC_ASSIGN(tree.unified_, open_dir(root.get(), name));
+  DSEC_ASSIGN(Fd held, hold(root.get(), name, LOCK_SH));
+  return fill(host, name, std::move(root), std::move(held));
+}
+
+Result<CgroupTree> CgroupTree::fill(const CgroupHost& host, const std::string& name, Fd root, Fd held) {
+  CgroupTree tree;
+  tree.unified_ = std::move(held);
   DSEC_TRY(make_dir(tree.unified_.get(), "keeper"));
   DSEC_TRY(make_dir(tree.unified_.get(), "slots"));
   DSEC_ASSIGN(tree.slots_, open_dir(tree.unified_.get(), "slots"));
@@ -428,23 +470,51 @@ Result<std::vector<int>> CgroupTree::agent_pids(const std::string& slot) const {
 }
 
 Result<void> CgroupTree::remove(const CgroupHost& host, const std::string& name) {
-  if (::access((host.unified + "/" + name).c_str(), F_OK) == 0) {
-    DSEC_ASSIGN(const CgroupTree tree, create(host, name));
-    DSEC_ASSIGN(const std::vector<std::string> slots, tree.slots());
-    for (const std::string& slot : slots) DSEC_TRY(tree.remove_slot(slot));
-    DSEC_TRY(remove_dir(tree.unified_.get(), "slots"));
-    DSEC_TRY(remove_dir(tree.unified_.get(), "keeper"));
-    for (Controller controller : kControllers)
-      if (tree.v1(controller) >= 0) DSEC_TRY(remove_dir(tree.v1(controller), "agents"));
-  }
-  std::vector<std::string> mounts = {host.unified};
-  for (const CgroupHost::Drive& drive : host.controllers)
-    if (drive.version == CgroupHost::Version::kV1) mounts.push_back(drive.v1_mount);
+  DSEC_ASSIGN(const CgroupTree tree, create(host, name));
+  return remove_held(host, name, tree);
+}
+
+Result<void> CgroupTree::remove_abandoned(const CgroupHost& host, const std::string& name) {
+  DSEC_ASSIGN(Fd root, open_dir(AT_FDCWD, host.unified));
+  DSEC_ASSIGN(Fd held, hold(root.get(), name, LOCK_EX | LOCK_NB));
+  if (read_field(held.get(), "cgroup.events", "populated") != 0) return Error(ErrorCode::kConflict, "a process is left in cgroup " + name, EBUSY);
+  DSEC_ASSIGN(const CgroupTree tree, fill(host, name, std::move(root), std::move(held)));
+  return remove_held(host, name, tree);
+}
+
+Result<void> CgroupTree::remove_held(const CgroupHost& host, const std::string& name, const CgroupTree& tree) {
+  DSEC_ASSIGN(const std::vector<std::string> slots, tree.slots());
+  for (const std::string& slot : slots) DSEC_TRY(tree.remove_slot(slot));
+  DSEC_TRY(remove_dir(tree.unified_.get(), "slots"));
+  DSEC_TRY(remove_dir(tree.unified_.get(), "keeper"));
+  for (Controller controller : kControllers)
+    if (tree.v1(controller) >= 0) DSEC_TRY(remove_dir(tree.v1(controller), "agents"));
+  // The locked one last: without it nobody can tell whose the others are.
+  std::vector<std::string> mounts = mounts_of(host);
+  std::reverse(mounts.begin(), mounts.end());
   for (const std::string& mount : mounts) {
     DSEC_ASSIGN(const Fd root, open_dir(AT_FDCWD, mount));
     DSEC_TRY(remove_dir(root.get(), name));
   }
   return {};
+}
+
+std::vector<AbandonedCgroups> CgroupTree::abandoned(const CgroupHost& host) {
+  std::vector<AbandonedCgroups> found;
+  if (host.unified.empty()) return found;
+  for (const std::string& mount : mounts_of(host)) {
+    const Fd root(::open(mount.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!root) continue;
+    for (const std::string& name : children(root.get())) {
+      if (!names_a_node(name)) continue;
+      if (std::any_of(found.begin(), found.end(), [&](const AbandonedCgroups& known) { return known.name == name; })) continue;
+      // A name in a v1 hierarchy alone is what a removal has left that was cut.
+      const Fd held(::open((host.unified + "/" + name).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+      if (held && ::flock(held.get(), LOCK_EX | LOCK_NB) < 0) continue;
+      found.push_back({name, held && read_field(held.get(), "cgroup.events", "populated") != 0});
+    }
+  }
+  return found;
 }
 
 }  // namespace dsec::sys

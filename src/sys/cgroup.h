@@ -72,7 +72,16 @@ struct SlotCgroups {
 // The <name> of a data directory, so that nodes of one host keep apart.
 std::string cgroup_name(const std::string& data_dir);
 
+// A node's tree that no process of the node holds any more.
+struct AbandonedCgroups {
+  std::string name;
+  bool populated = false;  // sandboxes run on in it
+};
+
 // Safe on any thread: holds descriptors only.
+//
+// Whoever has a tree holds a shared lock on the directory <name>, which goes with
+// the process: what a dead node left can be told from what a living one uses.
 class CgroupTree {
  public:
   // Makes <name> and its inner directories where missing.
@@ -117,9 +126,15 @@ class CgroupTree {
   bool any_in_use() const;
   // Removes everything, slots included; kConflict while a process is left.
   static Result<void> remove(const CgroupHost& host, const std::string& name);
+  // As remove(); kConflict also while somebody has the tree.
+  static Result<void> remove_abandoned(const CgroupHost& host, const std::string& name);
+  // Trees named by cgroup_name() that nobody has. Nothing is changed.
+  static std::vector<AbandonedCgroups> abandoned(const CgroupHost& host);
 
  private:
   CgroupTree() = default;
+  static Result<CgroupTree> fill(const CgroupHost& host, const std::string& name, Fd root, Fd held);
+  static Result<void> remove_held(const CgroupHost& host, const std::string& name, const CgroupTree& tree);
   Result<void> wait_event(const std::string& path, std::string_view key, bool value, Deadline deadline) const;
   Result<void> limit_v1(Controller controller, const std::string& slot, const CgroupLimits& limits) const;
   Result<void> limit_v2(Controller controller, const std::string& slot, const CgroupLimits& limits) const;
