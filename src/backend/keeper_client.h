@@ -1,9 +1,11 @@
 // The keeper, seen from `dsec serve`.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 
 #include "base/clock.h"
 #include "protocol/keeper_messages.h"
@@ -17,31 +19,50 @@ struct KeeperStart {
   bool use_v1 = true;      // drive the cgroup v1 controllers that the host has
 };
 
-// Safe on any thread; calls are made one at a time on one connection, which is
-// made again when it broke.
+// Safe on any thread; calls are made one at a time on one connection.
+//
+// It holds what it has put or got as well. When the keeper dies, a thread starts
+// another at once and puts all of it there, so that this process may die next.
 class KeeperClient final : public sys::DescriptorKeeper {
  public:
-  explicit KeeperClient(std::string socket_path) : path_(std::move(socket_path)) {}
+  explicit KeeperClient(KeeperStart start);
+  ~KeeperClient() override;
 
   Result<void> put(const std::string& name, int fd) override;
   Result<std::vector<sys::KeptDescriptor>> get(const std::string& prefix) override;
   Result<void> drop(const std::string& name) override;
   Result<protocol::KeeperReply> status();
-  // Ends every sandbox, the spawner and the keeper. Returns when the keeper is gone.
+  // Ends every sandbox, the spawner and the keeper, for good. Returns when the keeper is gone.
   Result<void> stop(Deadline deadline);
 
+  // Finds the keeper, or starts one that lives on when this process dies.
+  Result<void> find_or_start(Deadline deadline);
+  // From now on a keeper that dies is replaced.
+  Result<void> watch();
+
  private:
-  Result<void> connect();
+  // What follows is called with mutex_ held.
+  Result<void> connect(Deadline deadline);
+  Result<void> start_keeper(Deadline deadline);
+  Result<protocol::KeeperReply> exchange(const protocol::KeeperRequest& request, const std::vector<int>& fds,
+                                         std::vector<sys::KeptDescriptor>* kept);
   Result<protocol::KeeperReply> call(const protocol::KeeperRequest& request, const std::vector<int>& fds,
                                      std::vector<sys::KeptDescriptor>* kept);
 
+  void run_watch();
+  bool stopping() const;
+
+  const KeeperStart start_;
   const std::string path_;
-  std::mutex mutex_;  // guards connection_ for the length of a call: its purpose is to make them take turns
+  std::mutex mutex_;  // guards what follows for the length of a call: its purpose is to make them take turns
   sys::Fd connection_;
+  std::map<std::string, sys::Fd> held_;
+  bool revive_ = false;  // watched: a call that finds no keeper starts one
+  sys::Fd stop_event_;
+  std::thread watcher_;
 };
 
-// Finds the keeper of a data directory, or starts one; it lives on when this
-// process dies. Blocks until it answers.
+// A client whose keeper answers, and is replaced when it dies. Blocks until then.
 Result<std::unique_ptr<KeeperClient>> start_or_find_keeper(const KeeperStart& start, Deadline deadline);
 
 }  // namespace dsec::backend

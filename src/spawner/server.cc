@@ -126,6 +126,7 @@ class Server {
     descriptors.listener = message.fds[0].get();
     for (std::uint32_t i = 0; i < request->layers; ++i) descriptors.layers.push_back(message.fds[1 + i].get());
     if (directory) descriptors.directory = message.fds.back().get();
+    if (hung_up(connection)) return false;
     Launched launched = launcher.launch(*request, descriptors);
     std::vector<int> fds;
     if (launched.skeleton) fds.push_back(launched.skeleton.pidfd.get());
@@ -133,6 +134,11 @@ class Server {
     // Who asked is gone: nobody would ever end it.
     if (!told && launched.skeleton) launcher.abandon(std::move(launched));
     return told;
+  }
+
+  static bool hung_up(int connection) {
+    pollfd p{connection, 0, 0};
+    return ::poll(&p, 1, 0) > 0;
   }
 
   const Node node_;

@@ -7,9 +7,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <functional>
 #include <map>
 #include <memory>
+#include <thread>
 
 #include "backend/keeper_client.h"
 #include "sys/file.h"
@@ -124,6 +126,50 @@ TEST_P(KeeperContract, HoldsAThousand) {
   ASSERT_TRUE(found.ok()) << found.error().message();
   EXPECT_EQ(found->size(), 1000u);
 }
+
+// The program alone can die.
+class KeeperDeath : public KeeperContract {
+ protected:
+  std::uint32_t kill_keeper() {
+    const std::uint32_t pid = program_->status().value().pid;
+    ::kill(static_cast<pid_t>(pid), SIGKILL);
+    return pid;
+  }
+};
+
+TEST_P(KeeperDeath, ANewKeeperIsGivenEverythingThoughNobodyCalls) {
+  ASSERT_TRUE(keeper_->put("layer/a", file("one").get()).ok());
+  ASSERT_TRUE(keeper_->put("pool", file("two").get()).ok());
+  backend::KeeperClient other({.data_dir = directory_, .helper_dir = DSEC_TEST_BIN});
+
+  const std::uint32_t dead = kill_keeper();
+  // Only looks: it starts no keeper and holds nothing that it could put.
+  std::vector<sys::KeptDescriptor> found;
+  std::uint32_t pid = dead;
+  for (const Deadline deadline = Deadline::in(std::chrono::seconds(10)); found.size() < 2 && !deadline.passed();) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    if (const auto status = other.status(); status.ok()) pid = status->pid;
+    if (auto kept = other.get(""); kept.ok()) found = std::move(*kept);
+  }
+
+  EXPECT_NE(pid, dead);
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_EQ(text_of(found[0].fd), "one");
+  EXPECT_EQ(text_of(found[1].fd), "two");
+}
+
+TEST_P(KeeperDeath, ACallGoesThroughToTheNewKeeper) {
+  ASSERT_TRUE(keeper_->put("a", file("1").get()).ok());
+
+  for (int i = 0; i < 5; ++i) {
+    (void)kill_keeper();
+    ASSERT_TRUE(keeper_->put("b" + std::to_string(i), file("2").get()).ok());
+  }
+
+  EXPECT_EQ(keeper_->get("")->size(), 6u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Program, KeeperDeath, ::testing::Values(true));
 
 INSTANTIATE_TEST_SUITE_P(All, KeeperContract, ::testing::Values(true, false),
                          [](const auto& info) { return info.param ? "program" : "memory"; });

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <set>
 
 #include "base/encoding.h"
 #include "base/fail_point.h"
@@ -82,6 +83,24 @@ Result<sys::Fd> ContainerBackend::listen_for_agent(std::string* name) {
   return sys::listen_unix(shared_->agent_dir + "/" + *name, SOCK_STREAM);
 }
 
+Result<LaunchResult> ContainerBackend::ask_spawner(const protocol::LaunchRequest& request, const Rootfs& rootfs, Record& record,
+                                                   Deadline deadline) {
+  const std::shared_lock lock(launching_);
+  DSEC_ASSIGN(const sys::Fd listener, listen_for_agent(&record.socket_name));
+  std::vector<int> fds = {listener.get()};
+  for (const LayerMount& layer : rootfs.layers) fds.push_back(layer.fd);
+  if (request.upper == protocol::UpperKind::kDirectory) fds.push_back(rootfs.upper.directory_fd);
+  auto result = shared_->spawner.launch(request, fds, deadline);
+  if (result.ok() && result->reply.launched) {
+    record.slot = result->reply.slot;
+    record.generation = result->reply.generation;
+    shared_->know(record);
+  } else {
+    ::unlink((shared_->agent_dir + "/" + record.socket_name).c_str());
+  }
+  return result;
+}
+
 Result<std::unique_ptr<Instance>> ContainerBackend::launch(const LaunchSpec& spec, const Rootfs& rootfs, Deadline deadline) {
   if (rootfs.layers.empty() || rootfs.layers.size() > protocol::kMaxLaunchLayers) return invalid_argument("a sandbox has 1 to 64 layers");
   DSEC_TRY(fail_point("container.launch"));
@@ -98,28 +117,15 @@ Result<std::unique_ptr<Instance>> ContainerBackend::launch(const LaunchSpec& spe
 
   Record record;
   record.boot_id = boot_id_;
-  DSEC_ASSIGN(const sys::Fd listener, listen_for_agent(&record.socket_name));
-  std::vector<int> fds = {listener.get()};
-  for (const LayerMount& layer : rootfs.layers) fds.push_back(layer.fd);
-  if (request.upper == protocol::UpperKind::kDirectory) fds.push_back(rootfs.upper.directory_fd);
-
-  Result<LaunchResult> launched = [&] {
-    const std::shared_lock lock(launching_);
-    auto result = shared_->spawner.launch(request, fds, deadline);
-    if (result.ok() && result->reply.launched) shared_->know(result->reply.slot);
-    return result;
-  }();
-  if (!launched.ok() || !launched->reply.launched) {
-    ::unlink((shared_->agent_dir + "/" + record.socket_name).c_str());
-    if (!launched.ok()) {
-      end_orphans(deadline);
-      return std::move(launched).error();
-    }
-    return Error(code_of(launched->reply), text_of(launched->reply), launched->reply.error_number);
+  auto launched = ask_spawner(request, rootfs, record, deadline);
+  // The spawner died over it. Once nothing of it can be left, the next one may try.
+  if (!launched.ok() && end_orphans(deadline)) launched = ask_spawner(request, rootfs, record, deadline);
+  if (!launched.ok()) {
+    (void)end_orphans(deadline);
+    return std::move(launched).error();
   }
+  if (!launched->reply.launched) return Error(code_of(launched->reply), text_of(launched->reply), launched->reply.error_number);
   step_nsec_of_thread = launched->reply.step_nsec;
-  record.slot = launched->reply.slot;
-  record.generation = launched->reply.generation;
   record.pid = launched->reply.pid;
   record.identity = launched->reply.identity;
   record.oom_kills = launched->reply.oom_kills;
@@ -132,7 +138,7 @@ Result<std::unique_ptr<Instance>> ContainerBackend::adopt(const std::string& byt
   if (pidfd.ok()) {
     const auto identity = sys::process_identity(pidfd->get());
     if (identity.ok() && *identity == record.identity && !sys::process_ended(pidfd->get())) {
-      shared_->know(record.slot);
+      shared_->know(record);
       return std::unique_ptr<Instance>(std::make_unique<ContainerInstance>(shared_, std::move(record), std::move(*pidfd)));
     }
   }
@@ -142,7 +148,12 @@ Result<std::unique_ptr<Instance>> ContainerBackend::adopt(const std::string& byt
   return Error(ErrorCode::kNotFound, "the sandbox is not running any more");
 }
 
-Result<std::size_t> ContainerBackend::end_all_but(const std::set<std::string>& keep, Deadline deadline) {
+Result<std::size_t> ContainerBackend::end_unknown(Deadline deadline) {
+  std::map<std::string, Shared::Known> keep;
+  {
+    const std::lock_guard guard(shared_->mutex);
+    keep = shared_->known;
+  }
   std::size_t ended = 0;
   // Others are free or in the making, and then not empty either. A spawner counts
   // as used whatever an earlier one left with a process in it.
@@ -159,40 +170,37 @@ Result<std::size_t> ContainerBackend::end_all_but(const std::set<std::string>& k
   return ended;
 }
 
-void ContainerBackend::end_orphans(Deadline deadline) {
+bool ContainerBackend::end_orphans(Deadline deadline) {
   const std::unique_lock lock(launching_);
-  std::set<std::string> keep;
-  {
-    if (!swept_.load()) return;  // sweep() will
-    const std::lock_guard guard(shared_->mutex);
-    keep = shared_->known;
-  }
-  const auto ended = end_all_but(keep, deadline);
+  if (!swept_.load()) return false;  // sweep() will
+  const auto ended = end_unknown(deadline);
   if (!ended.ok()) log_error("orphans of a dead spawner may be left", {{"error", ended.error().message()}});
+  return ended.ok();
 }
 
 Result<std::size_t> ContainerBackend::sweep(const std::vector<std::string>& records) {
   const std::unique_lock lock(launching_);
   const Deadline deadline = Deadline::in(kSweepPatience);
-  std::set<std::string> slots;
-  std::set<std::string> sockets;
   for (const std::string& bytes : records) {
     DSEC_ASSIGN(const Record record, decode_record(bytes));
     const auto pidfd = sys::open_pidfd(static_cast<pid_t>(record.pid));
     if (!pidfd.ok() || record.boot_id != boot_id_) continue;
     const auto identity = sys::process_identity(pidfd->get());
     if (!identity.ok() || *identity != record.identity) continue;
-    slots.insert(record.slot);
-    sockets.insert(record.socket_name);
+    shared_->know(record);
   }
-  DSEC_ASSIGN(std::size_t removed, end_all_but(slots, deadline));
+  // What was launched since this process started is known as well: a sweep goes on beside the first creates.
+  std::set<std::string> sockets;
+  {
+    const std::lock_guard guard(shared_->mutex);
+    for (const auto& [slot, known] : shared_->known) sockets.insert(known.socket_name);
+  }
+  DSEC_ASSIGN(std::size_t removed, end_unknown(deadline));
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(shared_->agent_dir, ignored)) {
     if (sockets.contains(entry.path().filename().string())) continue;
     if (::unlink(entry.path().c_str()) == 0) ++removed;
   }
-  const std::lock_guard guard(shared_->mutex);
-  shared_->known = std::move(slots);
   swept_.store(true);
   return removed;
 }

@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <memory>
-#include <set>
 #include <shared_mutex>
 #include <string>
 
@@ -34,10 +33,11 @@ class ContainerBackend final : public Backend {
   ContainerBackend(std::shared_ptr<Shared> shared, sys::CgroupHost host, std::string boot_id)
       : shared_(std::move(shared)), host_(std::move(host)), boot_id_(std::move(boot_id)) {}
   Result<sys::Fd> listen_for_agent(std::string* name);
-  // Kills and releases every slot in use that `keep` does not name.
-  Result<std::size_t> end_all_but(const std::set<std::string>& keep, Deadline deadline);
-  // After a launch whose reply never came.
-  void end_orphans(Deadline deadline);
+  // Kills and releases every slot in use that is not known. `launching_` is held whole.
+  Result<std::size_t> end_unknown(Deadline deadline);
+  Result<LaunchResult> ask_spawner(const protocol::LaunchRequest& request, const Rootfs& rootfs, Record& record, Deadline deadline);
+  // After a launch whose reply never came. True: nothing is left of it.
+  bool end_orphans(Deadline deadline);
 
   const std::shared_ptr<Shared> shared_;
   const sys::CgroupHost host_;

@@ -191,17 +191,20 @@ Result<void> ContainerInstance::destroy(Deadline deadline) {
       DSEC_TRY(sys::wait_process(pidfd_.get(), deadline).within("PID 1 of the sandbox"));
     }
   }
-  DSEC_TRY(shared_->cgroups.wait_empty(record_.slot, deadline));
   (void)evidence();  // the last look at its counters
   DSEC_TRY(fail_point("container.release"));
   if (::unlink((shared_->agent_dir + "/" + record_.socket_name).c_str()) < 0 && errno != ENOENT)
     return errno_error("remove the agent's socket", errno);
-  // Before the release: from then on the slot may be another launch's.
-  shared_->forget(record_.slot);
+  // The spawner knows whose the slot is by now, so it is asked before the cgroup is:
+  // another sandbox's would not become empty.
   auto released = shared_->spawner.release({record_.slot, record_.generation}, deadline);
-  if (!released.ok() || !*released) shared_->know(record_.slot);
+  if (released.ok() && !*released) {
+    DSEC_TRY(shared_->cgroups.wait_empty(record_.slot, deadline));
+    released = shared_->spawner.release({record_.slot, record_.generation}, deadline);
+  }
   if (!released.ok()) return std::move(released).error();
   if (!*released) return Error(ErrorCode::kConflict, "a process is left in the sandbox");
+  shared_->forget(record_);
   over_->store(true);
   return {};
 }

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 
 #include "backend/backend.h"
@@ -22,17 +22,24 @@ struct Shared {
   std::string agent_dir;     // <run>/a
   sys::Fd home_network;      // the host's network namespace
 
-  // The slots of instances that were launched or adopted and not destroyed.
-  void know(const std::string& slot) {
+  // Instances that were launched or adopted and not destroyed, by slot. A spawner
+  // that was started again may have given the slot of one that is over, and not
+  // destroyed yet, to another.
+  void know(const Record& record) {
     const std::lock_guard lock(mutex);
-    known.insert(slot);
+    known[record.slot] = {record.generation, record.socket_name};
   }
-  void forget(const std::string& slot) {
+  void forget(const Record& record) {
     const std::lock_guard lock(mutex);
-    known.erase(slot);
+    const auto found = known.find(record.slot);
+    if (found != known.end() && found->second.generation == record.generation) known.erase(found);
   }
+  struct Known {
+    std::uint64_t generation = 0;
+    std::string socket_name;
+  };
   std::mutex mutex;  // guards known
-  std::set<std::string> known;
+  std::map<std::string, Known> known;
 };
 
 class ContainerOperation final : public Operation {

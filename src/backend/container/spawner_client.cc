@@ -3,10 +3,16 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <thread>
+
 namespace dsec::backend::container {
 
 namespace {
 constexpr std::size_t kIdleConnections = 8;
+constexpr Duration kFirstPause = std::chrono::milliseconds(5);
+constexpr Duration kLongestPause = std::chrono::milliseconds(100);
 }
 
 Result<sys::SocketMessage> SpawnerClient::call(const std::string& bytes, const std::vector<int>& fds, Deadline deadline) {
@@ -22,13 +28,24 @@ Result<sys::SocketMessage> SpawnerClient::call(const std::string& bytes, const s
     }
   }
   if (!connection) {
-    DSEC_ASSIGN(connection, sys::connect_unix(path_, SOCK_SEQPACKET));
+    DSEC_ASSIGN(connection, connect(deadline));
   }
   DSEC_TRY(sys::send_message(connection.get(), bytes, fds));
   DSEC_ASSIGN(sys::SocketMessage reply, sys::receive_message(connection.get(), deadline, protocol::kMaxSpawnerMessage));
   const std::lock_guard lock(mutex_);
   if (idle_.size() < kIdleConnections) idle_.push_back(std::move(connection));
   return reply;
+}
+
+// While a dead keeper is replaced nobody listens, and nothing tells when somebody does.
+Result<sys::Fd> SpawnerClient::connect(Deadline deadline) {
+  for (Duration pause = kFirstPause;; pause = std::min<Duration>(pause * 2, kLongestPause)) {
+    auto made = sys::connect_unix(path_, SOCK_SEQPACKET);
+    if (made.ok() || deadline.passed()) return made;
+    const int error = made.error().error_number();
+    if (error != ECONNREFUSED && error != ENOENT) return made;
+    std::this_thread::sleep_for(std::min(pause, deadline.left()));
+  }
 }
 
 Result<sys::SocketMessage> SpawnerClient::call_again(const std::string& bytes, Deadline deadline) {
@@ -39,7 +56,11 @@ Result<sys::SocketMessage> SpawnerClient::call_again(const std::string& bytes, D
 }
 
 Result<LaunchResult> SpawnerClient::launch(const protocol::LaunchRequest& request, const std::vector<int>& fds, Deadline deadline) {
-  auto message = call(protocol::encode(request), fds, deadline);
+  const std::string bytes = protocol::encode(request);
+  auto message = call(bytes, fds, deadline);
+  // Reset: the spawner died before it read the request, so nothing was launched.
+  while (!message.ok() && (message.error().error_number() == ECONNRESET || message.error().error_number() == EPIPE) && !deadline.passed())
+    message = call(bytes, fds, deadline);
   if (!message.ok()) return Error(ErrorCode::kUnavailable, "spawner: " + message.error().message(), message.error().error_number());
   DSEC_ASSIGN(protocol::LaunchReply reply, protocol::decode_launch_reply(message->bytes));
   LaunchResult out{std::move(reply), {}};

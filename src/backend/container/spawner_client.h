@@ -20,7 +20,8 @@ struct LaunchResult {
 
 // Safe on any thread: each call has a connection of its own meanwhile. The
 // keeper holds the listening socket, so while a dead spawner is replaced a new
-// connection waits instead of failing.
+// connection waits instead of failing; while a dead keeper is, a call tries again
+// until its deadline.
 class SpawnerClient {
  public:
   explicit SpawnerClient(std::string socket_path) : path_(std::move(socket_path)) {}
@@ -33,6 +34,7 @@ class SpawnerClient {
 
  private:
   Result<sys::SocketMessage> call(const std::string& bytes, const std::vector<int>& fds, Deadline deadline);
+  Result<sys::Fd> connect(Deadline deadline);
   // For what may be done twice.
   Result<sys::SocketMessage> call_again(const std::string& bytes, Deadline deadline);
 
