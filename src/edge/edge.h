@@ -120,6 +120,7 @@ class Edge final : public SandboxOwner {
 
   Result<void> replay(std::uint8_t type, std::string_view body);
   Result<void> finish_replay();
+  void sweep_uppers();
   Result<void> admit(const model::SandboxSpec& spec) const;
   void insert(std::shared_ptr<LiveSandbox> sandbox);
   void forget(const std::string& id);

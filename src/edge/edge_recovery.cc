@@ -87,6 +87,7 @@ Result<std::unique_ptr<Edge>> Edge::open(Parts parts, Options options) {
                               .within("read the edge log"));
   edge->context_.wal = edge->wal_.get();
   DSEC_TRY(edge->finish_replay());
+  edge->sweep_uppers();
   ++edge->context_.epoch;
   DSEC_TRY(edge->context_.log(WalType::kEdgeStart, EdgeStartRecord{.epoch = edge->context_.epoch,
                                                                    .boot_id = edge->boot_id_,
@@ -170,6 +171,16 @@ Result<void> Edge::finish_replay() {
   return {};
 }
 
+// Before the first create, whose layer would look like a left-over. Those of
+// sandboxes that turn out to be over go with their end.
+void Edge::sweep_uppers() {
+  std::vector<std::string> live;
+  for (const auto& [id, sandbox] : by_id_)
+    if (sandbox->state() != SandboxState::kEnded && !sandbox->backend_record().empty()) live.push_back(id);
+  const Result<std::size_t> swept = parts_.uppers.sweep(live);
+  if (!swept.ok()) log_warning("left-over writable layers were not removed", {{"why", swept.error().message()}});
+}
+
 asio::awaitable<void> Edge::recover() {
   const bool same_boot = last_boot_id_ == boot_id_;
   std::vector<std::shared_ptr<LiveSandbox>> open;
@@ -179,13 +190,13 @@ asio::awaitable<void> Edge::recover() {
   std::vector<std::shared_ptr<backend::Instance>> adopted(open.size());
   std::vector<bool> unknown(open.size());
   std::map<std::string, std::vector<std::string>> records;
-  std::vector<std::string> live;
+  std::size_t live = 0;
   for (std::size_t i = 0; i < open.size(); ++i) {
     const std::shared_ptr<LiveSandbox>& sandbox = open[i];
     const auto backend = parts_.backends.find(sandbox->view().spec.backend);
     if (!same_boot || sandbox->backend_record().empty() || backend == parts_.backends.end()) continue;
     Result<std::unique_ptr<backend::Instance>> instance = co_await net::on_pool(
-        *launches_, [adopter = backend->second, record = sandbox->backend_record()]() -> Result<std::unique_ptr<backend::Instance>> {
+        *calls_, [adopter = backend->second, record = sandbox->backend_record()]() -> Result<std::unique_ptr<backend::Instance>> {
           DSEC_TRY(fail_point("edge.adopt"));
           return adopter->adopt(record);
         });
@@ -194,7 +205,7 @@ asio::awaitable<void> Edge::recover() {
       log_error("a sandbox cannot be adopted now", {{"sandbox", sandbox->id()}, {"why", instance.error().message()}});
       unknown[i] = true;
       records[backend->first].push_back(sandbox->backend_record());
-      live.push_back(sandbox->id());
+      ++live;
       continue;
     }
     if (!instance.ok()) {
@@ -203,7 +214,7 @@ asio::awaitable<void> Edge::recover() {
     }
     adopted[i] = std::move(instance).value();
     records[backend->first].push_back(sandbox->backend_record());
-    live.push_back(sandbox->id());
+    ++live;
   }
   for (const auto& [name, backend] : parts_.backends) {
     const Result<std::size_t> swept =
@@ -213,8 +224,6 @@ asio::awaitable<void> Edge::recover() {
     else if (*swept > 0)
       log_info("left-overs of sandboxes were removed", {{"backend", name}, {"count", std::to_string(*swept)}});
   }
-  const Result<std::size_t> uppers = co_await net::on_pool(*launches_, [this, live] { return parts_.uppers.sweep(live); });
-  if (!uppers.ok()) log_warning("left-over writable layers were not removed", {{"why", uppers.error().message()}});
   context_.swept = true;
   context_.swept_now.notify();
 
@@ -224,7 +233,7 @@ asio::awaitable<void> Edge::recover() {
     if (!unknown[i]) asio::co_spawn(
         parts_.io, [sandbox = open[i], instance = adopted[i], same_boot] { return sandbox->readopt(instance, same_boot); }, asio::detached);
   if (!open.empty())
-    log_info("sandboxes were taken up again", {{"live", std::to_string(live.size())}, {"lost", std::to_string(open.size() - live.size())}});
+    log_info("sandboxes were taken up again", {{"live", std::to_string(live)}, {"lost", std::to_string(open.size() - live)}});
   recovered_ = true;
   house_open_ = true;
   asio::co_spawn(parts_.io, [this] { return keep_house(); }, asio::detached);
@@ -238,7 +247,7 @@ asio::awaitable<void> Edge::adopt_later(std::shared_ptr<LiveSandbox> sandbox) {
     if (stopping_ || sandbox->over()) co_return;
     pause = std::min<Duration>(pause * 2, std::chrono::seconds(30));
     Result<std::unique_ptr<backend::Instance>> instance = co_await net::on_pool(
-        *launches_, [backend, record = sandbox->backend_record()]() -> Result<std::unique_ptr<backend::Instance>> {
+        *calls_, [backend, record = sandbox->backend_record()]() -> Result<std::unique_ptr<backend::Instance>> {
           DSEC_TRY(fail_point("edge.adopt"));
           return backend->adopt(record);
         });

@@ -180,6 +180,7 @@ void LiveSandbox::restore_op(const OpAcceptedRecord& record) {
 void LiveSandbox::restore_result(OpFinishedRecord record) { restored_results_.push_back(std::move(record)); }
 
 void LiveSandbox::restore_spool() {
+  awaits_adoption_ = sandbox_.state != model::SandboxState::kEnded;
   const Result<void> recovered = spool_.recover([this](std::string_view op_id, std::uint8_t stream, OutputSpool::Chunk chunk) {
     if (const auto exec = find_exec(std::string(op_id))) exec->restore_stream(stream).restore_chunk(chunk);
   });

@@ -87,7 +87,8 @@ class LiveSandbox final : public std::enable_shared_from_this<LiveSandbox>, publ
   asio::awaitable<void> launch();
   // `instance` was adopted; nullptr: it is not running any more.
   asio::awaitable<void> readopt(std::shared_ptr<backend::Instance> instance, bool same_boot);
-  // Idempotent; the first cause stands. Returns when the sandbox has ended.
+  // Idempotent; the first cause stands. Returns when the sandbox has ended: one
+  // that waits for its adoption is ended by it.
   asio::awaitable<void> end(model::EndCause cause, std::string detail);
   // As end(), not waited for.
   void begin_end(model::EndCause cause, std::string detail);
@@ -204,6 +205,7 @@ class LiveSandbox final : public std::enable_shared_from_this<LiveSandbox>, publ
   bool greeted_ = false;   // the hello of this connection was answered
   std::vector<protocol::OperationStatus> hello_operations_;
   bool reconnecting_ = false;
+  bool awaits_adoption_ = false;  // from the log; whether it still runs is not known yet
   boost::asio::posix::stream_descriptor pidfd_;
   bool gone_ = false;      // the host says that PID 1 has ended
   Mailbox mailbox_;

@@ -226,6 +226,8 @@ asio::awaitable<void> LiveSandbox::end(EndCause cause, std::string detail) {
     end_detail_ = std::move(detail);
     changed_.notify();
   }
+  // Its container is not at hand: readopt() ends it then.
+  while (awaits_adoption_) co_await changed_.wait(context_.clock.now() + context_.limits.destroy_deadline);
   const Mailbox::Turn turn = co_await mailbox_.enter();
   if (sandbox_.state != SandboxState::kEnded) co_await end_now(end_cause_, end_detail_);
 }
@@ -355,6 +357,8 @@ asio::awaitable<Result<void>> LiveSandbox::wait_until_ready(Instant by) {
 asio::awaitable<void> LiveSandbox::readopt(std::shared_ptr<backend::Instance> instance, bool same_boot) {
   const Self self = shared_from_this();
   const Mailbox::Turn turn = co_await mailbox_.enter();
+  awaits_adoption_ = false;
+  changed_.notify();
   instance_ = std::move(instance);
   if (instance_ == nullptr) {
     if (end_wanted_) co_return co_await end_now(end_cause_, end_detail_);
