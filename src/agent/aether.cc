@@ -1,6 +1,7 @@
 #include "agent/aether.h"
 
 #include "agent/activation.h"
+#include "base/fail_point.h"
 #include "protocol/agent_descriptors.h"
 
 #include <fcntl.h>
@@ -65,6 +66,7 @@ Aether::Aether(Options options)
               .forget_secrets = [this] { ::explicit_bzero(secret_.data(), secret_.size()); }}) {}
 
 int Aether::run() {
+  if (!fail_point("agent.start").ok()) return 1;
   // The secret and the payload's data are nobody's to read. PID 1 of a container
   // has this from its file's mode already.
   ::prctl(PR_SET_DUMPABLE, 0);
@@ -171,6 +173,7 @@ void Aether::welcome(std::unique_ptr<Connection> connection, const protocol::Hel
     commands_.set_no_new_privs(hello.no_new_privs);
   }
   epoch_ = hello.epoch;
+  if (!fail_point("agent.welcome").ok()) return shut_down();
   if (edge_) {
     edge_->close_after_sending();
     bury(std::move(edge_));

@@ -11,7 +11,9 @@
 
 #include "agent/command_plan.h"
 #include "agent/devices.h"
+#include "base/fail_point.h"
 #include "protocol/agent_descriptors.h"
+#include "sys/process.h"
 
 namespace dsec::agent {
 namespace {
@@ -71,6 +73,7 @@ void Commands::start(protocol::ExecStart request, sys::Fd cgroup) {
                protocol::encode(protocol::ExecFailed{.op_id = op_id, .stage = stage, .error_number = error_number, .message = std::move(message)}));
   };
   if (auto checked = check_exec_start(request); !checked.ok()) return refuse("argument", EINVAL, checked.error().message());
+  if (auto step = fail_point("agent.exec.start"); !step.ok()) return refuse("start", EIO, step.error().message());
   if (find(op_id) != nullptr) return refuse("argument", EEXIST, "an operation of this id was released");
   if (request.with_cgroup && !cgroup.valid()) return refuse("cgroup", EBADF, "the cgroup's descriptor did not come");
   if (entries_.size() >= kOperationLimit) return refuse("limit", EAGAIN, "too many commands are remembered");
@@ -136,6 +139,7 @@ void Commands::begin(Entry& entry) {
 }
 
 Result<void> Commands::prepare(Entry& entry) {
+  DSEC_TRY(fail_point("agent.exec.prepare").within("start"));
   Operation& operation = *entry.operation;
   const protocol::ExecStart& request = operation.request();
   std::string passwd;
@@ -258,11 +262,18 @@ void Commands::on_born(const std::string& op_id, PayloadPlan& plan, bool ran) {
     const char* text = ::strerrordesc_np(number);
     return fail(*entry, stage_name(plan.stage()), number, text != nullptr ? text : "unknown error");
   }
+  if (auto step = fail_point("agent.exec.born"); !step.ok()) {
+    // Born and not to be told of: it must not run on unseen.
+    const sys::Fd unseen = plan.take_pidfd();
+    (void)sys::signal_process(unseen.get(), SIGKILL);
+    return fail(*entry, "start", EIO, step.error().message());
+  }
   entry->operation->set_running(plan.pid(), plan.take_pidfd());
   raise_oom_score(plan.pid());
   tell_state(*entry->operation);
   if (early.pid == plan.pid()) return finish_exit(*entry, early.wait_status, early.usage);
   running_[plan.pid()] = op_id;
+  entry->operation->send_early_signals();
 }
 
 // What fills the node's memory is to end before the platform's own processes do.
@@ -286,6 +297,8 @@ void Commands::on_child_exit(pid_t pid, int wait_status, const rusage& usage) {
 }
 
 void Commands::finish_exit(Entry& entry, int wait_status, const rusage& usage) {
+  // One that cannot tell an end is of no use.
+  if (!fail_point("agent.exec.exited").ok()) ::_exit(1);
   if (entry.session_dump.valid()) {
     entry.session->state.absorb(entry.operation->request(), entry.start_cwd, entry.session_dump.get());
     entry.session_dump.reset();

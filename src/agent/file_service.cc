@@ -10,6 +10,7 @@
 #include <cerrno>
 
 #include "agent/worker_channel.h"
+#include "base/fail_point.h"
 
 namespace dsec::agent {
 namespace {
@@ -44,6 +45,7 @@ void FileService::start_next() {
 
 void FileService::start(Job& job) {
   const std::uint64_t id = job.request.request_id;
+  if (auto step = fail_point("agent.file.start"); !step.ok()) return finish(id, EIO, step.error().message());
   auto worker = start_file_worker(job.request, standing_, peer_.forget_secrets);
   if (!worker.ok()) return finish(id, worker.error().error_number(), worker.error().message());
   job.worker = std::move(*worker);

@@ -265,7 +265,10 @@ void Operation::close_input() {
 
 // Only while the child is not reaped: then its number is nobody else's.
 void Operation::signal(int number, protocol::SignalScope scope) {
-  if (state_ != State::kRunning || number < 1 || number > 64) return;
+  if (number < 1 || number > 64) return;
+  // What it prints may be heard of before its birth is: a signal waits for that.
+  if (state_ == State::kStarting && early_signals_.size() < kEarlySignals) early_signals_.emplace_back(number, scope);
+  if (state_ != State::kRunning) return;
   if (scope == protocol::SignalScope::kProcess) {
     ::syscall(SYS_pidfd_send_signal, pidfd_.get(), number, nullptr, 0);
     return;
@@ -276,6 +279,10 @@ void Operation::signal(int number, protocol::SignalScope scope) {
     if (number != SIGKILL && number != SIGTERM && number != SIGHUP) return;
   }
   ::kill(-pid_, number);
+}
+
+void Operation::send_early_signals() {
+  for (const auto& [number, scope] : std::exchange(early_signals_, {})) signal(number, scope);
 }
 
 void Operation::resize(std::uint16_t rows, std::uint16_t columns) {

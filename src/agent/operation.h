@@ -10,6 +10,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "agent/event_loop.h"
 #include "agent/output_stream.h"
@@ -21,6 +23,7 @@ namespace dsec::agent {
 // A process that outlives the command may hold its pipes; what it prints within
 // this time still counts as the command's.
 inline constexpr std::chrono::milliseconds kDrainGrace{100};
+inline constexpr std::size_t kEarlySignals = 16;
 // An edge that acknowledges nothing does not hold back the end of a command for longer.
 inline constexpr std::chrono::seconds kDrainLimit{10};
 
@@ -66,6 +69,8 @@ class Operation {
   // False when bytes are missing between this and what came before.
   bool write_input(std::uint64_t offset, std::string_view bytes, bool end);
   void signal(int number, protocol::SignalScope scope);
+  // Those that came before set_running().
+  void send_early_signals();
   void resize(std::uint16_t rows, std::uint16_t columns);
 
   pid_t pid() const { return pid_; }
@@ -116,6 +121,7 @@ class Operation {
   protocol::Exited exit_;
   bool exit_told_ = false;
   bool settled_told_ = false;
+  std::vector<std::pair<int, protocol::SignalScope>> early_signals_;
   bool grace_passed_ = false;
   bool limit_passed_ = false;
   EventLoop::TimerId grace_timer_ = 0;

@@ -15,4 +15,8 @@ namespace dsec {
 // Returns an error (kInternal, "fail point NAME") when the step is to fail.
 Result<void> fail_point(std::string_view name);
 
+// The variable as this process has it, "DSEC_FAIL_POINT=…", for a child that is
+// given an environment of its own; nullptr without. No allocation.
+char* fail_point_environment();
+
 }  // namespace dsec
