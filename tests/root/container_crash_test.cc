@@ -50,6 +50,7 @@ class ContainerCrashTest : public ::testing::Test {
 
 TEST_F(ContainerCrashTest, AKilledSpawnerLosesNoContainer) {
   Engine engine;
+  ASSERT_TRUE(engine.backend().sweep({}).ok());
   const auto before = launched(engine);
   ASSERT_TRUE(before);
 
@@ -66,6 +67,7 @@ TEST_F(ContainerCrashTest, AKilledSpawnerLosesNoContainer) {
 
 TEST_F(ContainerCrashTest, AKilledKeeperLosesNoContainer) {
   Engine engine;
+  ASSERT_TRUE(engine.backend().sweep({}).ok());  // as every start does; what is lost is looked for from then on
   const auto before = launched(engine);
   ASSERT_TRUE(before);
 
@@ -241,19 +243,19 @@ TEST_F(ContainerCrashTest, ManyLaunchesLeaveNothingBehind) {
     const std::string path = "/proc/" + std::to_string(spawner_of(engine)) + "/fd";
     return std::distance(std::filesystem::directory_iterator(path), std::filesystem::directory_iterator());
   };
-  for (int i = 0; i < 20; ++i) cycle();
+  for (int i = 0; i < 50; ++i) cycle();
   const std::size_t ours = open_descriptors();
   const std::size_t mounts = mounts_here();
   const auto theirs = spawners_descriptors();
 
-  for (int i = 0; i < 200; ++i) cycle();
+  for (int i = 0; i < 300; ++i) cycle();
 
   EXPECT_EQ(open_descriptors(), ours);
   EXPECT_EQ(mounts_here(), mounts);
-  // The pool holds up to eight slots of ten descriptors, and is a little behind.
-  for (const Deadline deadline = soon(); spawners_descriptors() > theirs + 80 && !deadline.passed();)
+  // The pool may hold a dozen slots more, of fourteen descriptors each, and is a little behind.
+  for (const Deadline deadline = soon(); spawners_descriptors() > theirs + 180 && !deadline.passed();)
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  EXPECT_LE(spawners_descriptors(), theirs + 80);
+  EXPECT_LE(spawners_descriptors(), theirs + 180);
   EXPECT_TRUE(engine.backend().spawner_status(soon())->used_slots.empty());
 }
 

@@ -43,6 +43,19 @@ def processes_of(directory):
     return found
 
 
+def is_skeleton(pid):
+    """Whether a PID 1 is one that the spawner made ahead: it waits in its slot for a sandbox."""
+    try:
+        lines = pathlib.Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+        slot = next(line[3:] for line in lines if line.startswith("0::")).removesuffix("/agent")
+        for root in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"):
+            if os.path.isdir(root + slot):
+                return "trusted.dsec.idle" in os.listxattr(root + slot)
+    except (OSError, StopIteration):
+        pass
+    return False
+
+
 def kill_all(directory, seconds=10.0):
     """SIGKILL until nothing of `directory` runs; the pids that would not go."""
     deadline = time.monotonic() + seconds

@@ -82,15 +82,36 @@ class Server:
         return self.start(**options)
 
     def pid_of(self, program):
-        """The pid of this server's keeper or spawner, by name; None when it does not run."""
+        """The pid of this server's keeper or spawner, by name; None when it does not run.
+
+        A child that has not executed anything yet has its parent's name: a sandbox's PID 1 is not to be taken for the spawner.
+        """
+        found = {}
         for pid in leftovers.processes_of(self.directory):
             try:
-                comm = pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
+                stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
             except OSError:
                 continue
-            if comm == program[:15]:
-                return pid
-        return None
+            if stat[stat.index("(") + 1:stat.rindex(")")] == program[:15]:
+                found[pid] = int(stat[stat.rindex(")") + 2:].split()[1])
+        return next((pid for pid, parent in found.items() if parent not in found), None)
+
+    def kill_helper(self, program):
+        """SIGKILL to the keeper or the spawner, if it runs; never to a process that took its number meanwhile."""
+        pid = self.pid_of(program)
+        if pid is None:
+            return
+        try:
+            process = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return
+        try:
+            if self.pid_of(program) == pid:
+                signal.pidfd_send_signal(process, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        finally:
+            os.close(process)
 
     def delete_all(self):
         """Deletes every sandbox through the API."""
@@ -103,19 +124,17 @@ class Server:
         Whatever does not end in the regular way is killed, and said in the return value.
         """
         complaints = []
+        seconds = 20.0  # a keeper without a serve and without sandboxes ends by itself after 15
         try:
             if self.child is not None and self.child.poll() is None and self.api is not None:
                 self.delete_all()
                 status = self.stop()
+                seconds = 5.0
                 if status != 0:
                     complaints.append(f"serve ended with {status} on SIGTERM")
         except Exception as error:  # the rest of the clean-up must still happen
             complaints.append(f"{type(error).__name__}: {error}")
-        # The keeper lingers for a next serve; nothing but it and its spawner may.
-        keeper = self.pid_of("dsec-keeper")
-        if keeper:
-            os.kill(keeper, signal.SIGTERM)
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + seconds
         while leftovers.processes_of(self.directory) and time.monotonic() < deadline:
             time.sleep(0.05)
         left = leftovers.processes_of(self.directory)
