@@ -145,6 +145,9 @@ void LiveSandbox::restore_started(const StartedRecord& record) {
 
 void LiveSandbox::restore_transition(const TransitionRecord& record) {
   if (record.state != model::SandboxState::kEnding) return;
+  sandbox_.state = model::SandboxState::kEnding;
+  sandbox_.cause = record.cause;
+  sandbox_.end_detail = record.detail;
   end_wanted_ = true;
   end_cause_ = record.cause;
   end_detail_ = record.detail;
