@@ -103,7 +103,8 @@ Result<void> build(Node& node) {
   DSEC_ASSIGN(node.importer, image::Importer::create({.work_directory = data + "/import", .helper = self}, *node.layers));
   DSEC_ASSIGN(node.store, store::open_sqlite_store(data + "/dsec.db"));
   node.resolver = std::make_unique<edge::SystemResolver>();
-  edge::Edge::Parts parts{node.io, node.clock, node.random, {{"container", node.containers.get()}}, node.layers.get(), *node.uppers, *node.resolver};
+  edge::Edge::Parts parts{node.io, node.clock, node.random, {{"container", node.containers.get()}}, node.layers.get(), *node.uppers, *node.resolver,
+                          node.store.get()};
   edge::Edge::Options edge_options;
   edge_options.data_directory = data;
   DSEC_ASSIGN(node.edge, edge::Edge::open(parts, edge_options));

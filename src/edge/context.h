@@ -22,9 +22,15 @@ inline std::int64_t unix_ms(WallTime time) {
 struct Limits {
   std::size_t max_live = 4096;
   std::uint64_t memory_commit_mb = 0;  // sum of the sandboxes' limits; 0 = no bound
-  std::size_t max_ended = 2000;        // remembered after their end
+  // In memory after their end, with their commands; of those that were deleted on
+  // request, whose commands go at once, fewer. The history has all.
+  std::size_t max_ended = 1000;
+  std::size_t max_deleted = 128;
   Duration keep_ended = std::chrono::hours(1);
+  std::size_t max_history = 100'000;
+  Duration keep_history = std::chrono::hours(24 * 7);
   Duration keep_keys = std::chrono::hours(24);
+  std::size_t max_keys = 200'000;      // the oldest go first
   std::size_t max_execs = 10000;       // remembered, in each sandbox
   std::size_t max_running_execs = 512; // at once, in each sandbox
   std::uint64_t spool_bytes = 1ULL << 30;       // for each sandbox

@@ -107,9 +107,18 @@ asio::awaitable<Result<model::Sandbox>> Edge::create(CreateCommand command) {
     if (known != keys_.end() && context_.now_ms() - known->second.at_ms < std::chrono::duration_cast<std::chrono::milliseconds>(options_.limits.keep_keys).count()) {
       if (known->second.fingerprint != print)
         co_return Error(ErrorCode::kConflict, "the idempotency key belongs to another create: nothing was made");
-      const auto found = by_id_.find(known->second.sandbox_id);
+      const std::string id = known->second.sandbox_id;
+      const auto found = by_id_.find(id);
+      if (found == by_id_.end() && parts_.history != nullptr) {
+        DSEC_CO_ASSIGN(const std::optional<model::Sandbox> past,
+                       co_await net::on_pool(*calls_, [store = parts_.history, project = command.principal.project, id] {
+                         return store->past(project, id);
+                       }));
+        if (past) co_return *past;
+        co_return Error(ErrorCode::kConflict, "the sandbox of this idempotency key, " + id + ", has ended and was forgotten");
+      }
       if (found == by_id_.end())
-        co_return Error(ErrorCode::kConflict, "the sandbox of this idempotency key, " + known->second.sandbox_id + ", has ended and was forgotten");
+        co_return Error(ErrorCode::kConflict, "the sandbox of this idempotency key, " + id + ", has ended and was forgotten");
       const std::shared_ptr<LiveSandbox> sandbox = found->second;
       co_await wait_for_start(sandbox, std::make_shared<bool>(true), by);
       co_return sandbox->view();
@@ -145,7 +154,7 @@ asio::awaitable<Result<model::Sandbox>> Edge::create(CreateCommand command) {
   memory_committed_mb_ += static_cast<std::uint64_t>(spec.resources.memory_mb);
   if (!spec.name.empty()) names_[{sandbox->project(), spec.name}] = sandbox->id();
   if (!command.idempotency_key.empty())
-    keys_[key_name(sandbox->project(), command.idempotency_key)] = {sandbox->id(), print, sandbox->view().created_at_ms};
+    remember_key(key_name(sandbox->project(), command.idempotency_key), {sandbox->id(), print, sandbox->view().created_at_ms});
   wal_->commit(*logged, [io = &parts_.io, sandbox, committed](Result<void> outcome) {
     asio::post(*io, [sandbox, committed, outcome = std::move(outcome)] {
       *committed = true;
@@ -217,11 +226,14 @@ Result<std::shared_ptr<LiveSandbox>> Edge::find(const model::Principal& principa
     }
   }
   if (found) return found;
-  for (auto at = ended_.rbegin(); at != ended_.rend(); ++at) {
-    const auto sandbox = by_id_.find(*at);
-    if (sandbox != by_id_.end() && sandbox->second->project() == principal.project && sandbox->second->view().spec.name == ref && !ref.empty())
-      return sandbox->second;
-  }
+  for (const std::deque<std::string>* ended : {&ended_, &deleted_})
+    for (auto at = ended->rbegin(); at != ended->rend(); ++at) {
+      const auto sandbox = by_id_.find(*at);
+      if (sandbox == by_id_.end() || sandbox->second->project() != principal.project || sandbox->second->view().spec.name != ref || ref.empty()) continue;
+      if (!found || sandbox->second->view().ended_at_ms > found->view().ended_at_ms) found = sandbox->second;
+      break;
+    }
+  if (found) return found;
   return Error(ErrorCode::kNotFound, "there is no sandbox \"" + ref.substr(0, 64) + "\"");
 }
 
@@ -239,6 +251,8 @@ asio::awaitable<void> Edge::serve(net::Exchange& exchange, model::Principal prin
         co_await (*sandbox)->changed().wait(by);
     }
     outcome = co_await route(exchange, *sandbox, std::move(rest));
+  } else if (rest.empty() && sandbox.error().code() == ErrorCode::kNotFound && parts_.history != nullptr) {
+    outcome = co_await answer_from_history(exchange, principal.project, ref, std::move(sandbox).error());
   } else {
     outcome = std::move(sandbox).error();
   }
@@ -246,6 +260,15 @@ asio::awaitable<void> Edge::serve(net::Exchange& exchange, model::Principal prin
     if (Result<void> answered = co_await exchange.respond(net::error_response(outcome.error())); !answered.ok())
       log_debug("an answer was not taken", {{"why", answered.error().message()}});
   }
+}
+
+// What is over can be looked at, and deleted once more, long after it left the memory.
+asio::awaitable<Result<void>> Edge::answer_from_history(net::Exchange& exchange, std::string project, std::string id, Error otherwise) {
+  if (exchange.request().method != "GET" && exchange.request().method != "DELETE") co_return otherwise;
+  DSEC_CO_ASSIGN(const std::optional<model::Sandbox> past,
+                 co_await net::on_pool(*calls_, [store = parts_.history, project, id] { return store->past(project, id); }));
+  if (!past) co_return otherwise;
+  co_return co_await exchange.respond(net::json_response(200, boost::json::serialize(model::to_json(*past))));
 }
 
 asio::awaitable<Result<void>> Edge::route(net::Exchange& exchange, std::shared_ptr<LiveSandbox> sandbox, std::vector<std::string> rest) {
@@ -313,11 +336,56 @@ void Edge::on_sandbox_changed(LiveSandbox& sandbox) {
   memory_committed_mb_ -= static_cast<std::uint64_t>(sandbox.view().spec.resources.memory_mb);
   const auto named = names_.find({sandbox.project(), sandbox.view().spec.name});
   if (named != names_.end() && named->second == sandbox.id()) names_.erase(named);
-  ended_.push_back(sandbox.id());
-  while (ended_.size() > options_.limits.max_ended) {
-    const std::string oldest = std::move(ended_.front());
-    ended_.pop_front();
-    forget(oldest);
+  // The housekeeping forgets it, once the history has it.
+  (sandbox.view().cause == model::EndCause::kUser ? deleted_ : ended_).push_back(sandbox.id());
+  if (parts_.history != nullptr) unsaved_.push_back(sandbox.view());
+}
+
+void Edge::forget_oldest(std::deque<std::string>& ended, std::size_t most) {
+  const std::int64_t now = context_.now_ms();
+  const auto keep = std::chrono::duration_cast<std::chrono::milliseconds>(options_.limits.keep_ended).count();
+  while (!ended.empty()) {
+    const auto oldest = by_id_.find(ended.front());
+    if (ended.size() <= most && oldest != by_id_.end() && now - oldest->second->view().ended_at_ms < keep) break;
+    const std::string id = std::move(ended.front());
+    ended.pop_front();
+    forget(id);
+  }
+}
+
+asio::awaitable<void> Edge::save_ended() {
+  constexpr std::size_t kMostUnsaved = 10'000;
+  constexpr std::int64_t kTrimPeriodMs = 600'000;
+  if (parts_.history == nullptr || unsaved_.empty()) co_return;
+  const auto batch = std::make_shared<std::vector<model::Sandbox>>(std::exchange(unsaved_, {}));
+  const std::int64_t now = context_.now_ms();
+  const bool trim = now - history_trimmed_ms_ >= kTrimPeriodMs;
+  const std::int64_t before = now - std::chrono::duration_cast<std::chrono::milliseconds>(options_.limits.keep_history).count();
+  const Result<void> saved =
+      co_await net::on_pool(*calls_, [store = parts_.history, batch, trim, before, most = options_.limits.max_history]() -> Result<void> {
+        DSEC_TRY(store->append_history(*batch));
+        return trim ? store->trim_history(before, most) : Result<void>();
+      });
+  if (saved.ok()) {
+    if (trim) history_trimmed_ms_ = now;
+    co_return;
+  }
+  log_error("ended sandboxes are not in the history", {{"count", std::to_string(batch->size())}, {"why", saved.error().message()}});
+  if (unsaved_.size() + batch->size() <= kMostUnsaved) unsaved_.insert(unsaved_.begin(), batch->begin(), batch->end());
+}
+
+void Edge::remember_key(const std::string& name, KnownKey key) {
+  if (keys_.insert_or_assign(name, std::move(key)).second) key_order_.push_back(name);
+  if (key_order_.size() > options_.limits.max_keys) forget_old_keys();
+}
+
+void Edge::forget_old_keys() {
+  const auto keep = std::chrono::duration_cast<std::chrono::milliseconds>(options_.limits.keep_keys).count();
+  while (!key_order_.empty()) {
+    const auto oldest = keys_.find(key_order_.front());
+    if (oldest != keys_.end() && key_order_.size() <= options_.limits.max_keys && context_.now_ms() - oldest->second.at_ms <= keep) return;
+    if (oldest != keys_.end()) keys_.erase(oldest);
+    key_order_.pop_front();
   }
 }
 
@@ -370,7 +438,7 @@ std::string Edge::node_json() const {
       {"name", options_.node},
       {"epoch", context_.epoch},
       {"recovered", recovered_},
-      {"sandboxes", boost::json::object{{"live", live_}, {"running", running}, {"starting", starting}, {"ending", ending}, {"remembered", ended_.size()}}},
+      {"sandboxes", boost::json::object{{"live", live_}, {"running", running}, {"starting", starting}, {"ending", ending}, {"remembered", ended_.size() + deleted_.size()}}},
       {"limits", boost::json::object{{"sandboxes", options_.limits.max_live}, {"memory_mb", options_.limits.memory_commit_mb}}},
       {"memory_committed_mb", memory_committed_mb_},
       {"running_execs", execs},

@@ -25,6 +25,7 @@
 #include "model/sandbox_id.h"
 #include "model/service.h"
 #include "net/exchange.h"
+#include "store/store.h"
 
 namespace dsec::edge {
 
@@ -71,6 +72,7 @@ class Edge final : public SandboxOwner {
     image::LayerStore* layers = nullptr;
     UpperPools& uppers;
     EgressResolver& resolver;
+    store::Store* history = nullptr;  // of ended sandboxes; nullptr: they are forgotten
   };
 
   // Reads the log. Blocks; before the loop runs.
@@ -107,6 +109,12 @@ class Edge final : public SandboxOwner {
   Context& context() { return context_; }
 
  private:
+  struct KnownKey {
+    std::string sandbox_id;
+    std::string fingerprint;
+    std::int64_t at_ms = 0;
+  };
+
   Edge(Parts parts, Options options);
 
   Result<Launched> launch_blocking(const AcceptedRecord& accepted, Deadline deadline) override;
@@ -124,6 +132,11 @@ class Edge final : public SandboxOwner {
   Result<void> admit(const model::SandboxSpec& spec) const;
   void insert(std::shared_ptr<LiveSandbox> sandbox);
   void forget(const std::string& id);
+  void forget_oldest(std::deque<std::string>& ended, std::size_t most);
+  void remember_key(const std::string& name, KnownKey key);
+  void forget_old_keys();
+  asio::awaitable<void> save_ended();
+  asio::awaitable<Result<void>> answer_from_history(net::Exchange& exchange, std::string project, std::string id, Error otherwise);
   asio::awaitable<void> wait_for_start(std::shared_ptr<LiveSandbox> sandbox, std::shared_ptr<bool> committed, Instant by);
   asio::awaitable<void> keep_house();
   asio::awaitable<void> adopt_later(std::shared_ptr<LiveSandbox> sandbox);
@@ -131,12 +144,6 @@ class Edge final : public SandboxOwner {
   Result<EgressPolicy> policy_for(const model::Network& network) const;
   EgressPolicy policy_in_force(const LiveSandbox& sandbox) const;
   asio::awaitable<Result<void>> route(net::Exchange& exchange, std::shared_ptr<LiveSandbox> sandbox, std::vector<std::string> rest);
-
-  struct KnownKey {
-    std::string sandbox_id;
-    std::string fingerprint;
-    std::int64_t at_ms = 0;
-  };
 
   Parts parts_;
   const Options options_;
@@ -153,7 +160,11 @@ class Edge final : public SandboxOwner {
   std::map<std::pair<std::int64_t, std::string>, LiveSandbox*> by_time_;
   std::map<std::pair<std::string, std::string>, std::string> names_;  // (project, name) of live ones
   std::unordered_map<std::string, KnownKey> keys_;                    // project NUL key
-  std::deque<std::string> ended_;                                     // oldest end first
+  std::deque<std::string> key_order_;                                 // of keys_, oldest first
+  std::deque<std::string> ended_;                                     // oldest end first, but those of deleted_
+  std::deque<std::string> deleted_;                                   // ended on request
+  std::vector<model::Sandbox> unsaved_;                               // ended, not in the history yet
+  std::int64_t history_trimmed_ms_ = 0;
   std::size_t live_ = 0;
   std::uint64_t memory_committed_mb_ = 0;
   std::uint64_t counter_ = 0;

@@ -106,7 +106,7 @@ Result<void> Edge::replay(std::uint8_t type, std::string_view body) {
   if (kind == WalType::kAccepted) {
     DSEC_ASSIGN(AcceptedRecord record, decode_record<AcceptedRecord>(body));
     if (!record.idempotency_key.empty())
-      keys_[record.project + '\0' + record.idempotency_key] = {record.id, record.fingerprint, record.created_at_ms};
+      remember_key(record.project + '\0' + record.idempotency_key, {record.id, record.fingerprint, record.created_at_ms});
     insert(std::make_shared<LiveSandbox>(context_, *this, std::move(record), options_.node));
     return {};
   }
@@ -148,12 +148,12 @@ Result<void> Edge::replay(std::uint8_t type, std::string_view body) {
     case WalType::kEnded: {
       DSEC_ASSIGN(const EndedRecord record, decode_record<EndedRecord>(body));
       sandbox.restore_ended(record);
-      ended_.push_back(id);
+      (record.cause == model::EndCause::kUser ? deleted_ : ended_).push_back(id);
       return {};
     }
     case WalType::kForgotten:
       by_time_.erase({sandbox.view().created_at_ms, id});
-      std::erase(ended_, id);
+      std::erase(found->second->view().cause == model::EndCause::kUser ? deleted_ : ended_, id);
       by_id_.erase(found);
       return {};
     default: return Error(ErrorCode::kUnsupported, "a record of type " + std::to_string(type) + " is of a newer program");
@@ -163,7 +163,11 @@ Result<void> Edge::replay(std::uint8_t type, std::string_view body) {
 Result<void> Edge::finish_replay() {
   for (const auto& [id, sandbox] : by_id_) {
     sandbox->restore_spool();
-    if (sandbox->state() == SandboxState::kEnded) continue;
+    if (sandbox->state() == SandboxState::kEnded) {
+      // Once more: whether the history had it before the crash is not known.
+      if (parts_.history != nullptr) unsaved_.push_back(sandbox->view());
+      continue;
+    }
     ++live_;
     memory_committed_mb_ += static_cast<std::uint64_t>(sandbox->view().spec.resources.memory_mb);
     if (!sandbox->view().spec.name.empty()) names_[{sandbox->project(), sandbox->view().spec.name}] = id;
@@ -244,7 +248,7 @@ asio::awaitable<void> Edge::adopt_later(std::shared_ptr<LiveSandbox> sandbox) {
   Duration pause = std::chrono::seconds(1);
   while (!stopping_ && sandbox->state() != SandboxState::kEnded) {
     co_await house_.wait(context_.clock.now() + pause);
-    if (stopping_ || sandbox->over()) co_return;
+    if (stopping_ || sandbox->state() == SandboxState::kEnded) co_return;
     pause = std::min<Duration>(pause * 2, std::chrono::seconds(30));
     Result<std::unique_ptr<backend::Instance>> instance = co_await net::on_pool(
         *calls_, [backend, record = sandbox->backend_record()]() -> Result<std::unique_ptr<backend::Instance>> {
@@ -267,17 +271,10 @@ asio::awaitable<void> Edge::keep_house() {
     for (const auto& [id, sandbox] : by_id_) all.push_back(sandbox);
     for (const std::shared_ptr<LiveSandbox>& sandbox : all) sandbox->tick();
 
-    const std::int64_t now = context_.now_ms();
-    const auto keep = std::chrono::duration_cast<std::chrono::milliseconds>(options_.limits.keep_ended).count();
-    while (!ended_.empty()) {
-      const auto oldest = by_id_.find(ended_.front());
-      if (oldest != by_id_.end() && now - oldest->second->view().ended_at_ms < keep) break;
-      const std::string id = std::move(ended_.front());
-      ended_.pop_front();
-      forget(id);
-    }
-    const auto keep_keys = std::chrono::duration_cast<std::chrono::milliseconds>(options_.limits.keep_keys).count();
-    if (keys_.size() > 1024 && now % 60'000 < 1000) std::erase_if(keys_, [&](const auto& entry) { return now - entry.second.at_ms > keep_keys; });
+    co_await save_ended();
+    forget_oldest(ended_, options_.limits.max_ended);
+    forget_oldest(deleted_, options_.limits.max_deleted);
+    forget_old_keys();
     if (wal_->wants_compaction()) co_await compact_log();
   }
   house_open_ = false;
@@ -310,6 +307,7 @@ asio::awaitable<void> Edge::stop(Sandboxes sandboxes) {
     egress_->stop(sandbox->id());
     sandbox->let_go();
   }
+  co_await save_ended();
   const Instant by = context_.clock.now() + std::chrono::seconds(5);
   while (house_open_ && context_.clock.now() < by) co_await house_.wait(by);
 }

@@ -240,6 +240,26 @@ class SqliteStore final : public Store {
     }
   }
 
+  Result<std::optional<model::Sandbox>> past(const std::string& project, const std::string& id) override {
+    const std::lock_guard lock(mutex_);
+    DSEC_ASSIGN(Statement s, Statement::prepare(db_.get(), "SELECT record FROM sandbox_history WHERE id=? AND project=?"));
+    DSEC_ASSIGN(const bool row, s.bind(id).bind(project).step());
+    if (!row) return std::optional<model::Sandbox>();
+    DSEC_ASSIGN(const json::value value, parse(s.text(0)));
+    DSEC_ASSIGN(model::Sandbox sandbox, model::sandbox_from_json(value));
+    return std::optional<model::Sandbox>(std::move(sandbox));
+  }
+
+  Result<void> trim_history(std::int64_t before_ms, std::size_t most) override {
+    const std::lock_guard lock(mutex_);
+    DSEC_ASSIGN(Statement old, Statement::prepare(db_.get(), "DELETE FROM sandbox_history WHERE ended_at_ms<?"));
+    DSEC_TRY(old.bind(before_ms).run());
+    DSEC_ASSIGN(Statement many, Statement::prepare(db_.get(),
+                                                   "DELETE FROM sandbox_history WHERE id IN "
+                                                   "(SELECT id FROM sandbox_history ORDER BY ended_at_ms DESC LIMIT -1 OFFSET ?)"));
+    return many.bind(static_cast<std::int64_t>(most)).run();
+  }
+
  private:
   Result<void> insert_history(const std::vector<model::Sandbox>& ended) {
     DSEC_ASSIGN(Statement s, Statement::prepare(db_.get(), "INSERT OR REPLACE INTO sandbox_history VALUES(?,?,?,?)"));

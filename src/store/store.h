@@ -66,6 +66,10 @@ class Store {
   virtual Result<void> append_history(const std::vector<model::Sandbox>& ended) = 0;
   // Newest end first, of one project; at most `limit`, older than `before_ms` when that is not 0.
   virtual Result<std::vector<model::Sandbox>> history(const std::string& project, std::size_t limit, std::int64_t before_ms) = 0;
+  // One of the history, by its id.
+  virtual Result<std::optional<model::Sandbox>> past(const std::string& project, const std::string& id) = 0;
+  // Removes what ended before `before_ms`, and the oldest beyond `most`, of every project together.
+  virtual Result<void> trim_history(std::int64_t before_ms, std::size_t most) = 0;
 };
 
 }  // namespace dsec::store

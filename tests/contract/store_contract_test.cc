@@ -123,6 +123,34 @@ TEST_P(StoreContract, TellsHistoryNewestFirstBoundedAndOnce) {
   EXPECT_TRUE(store_->history("other", 10, 0)->empty());
 }
 
+TEST_P(StoreContract, FindsOneOfTheHistoryByIdAndTrimsByAgeAndNumber) {
+  std::vector<model::Sandbox> ended;
+  for (int i = 1; i <= 5; ++i) {
+    model::Sandbox sandbox;
+    sandbox.id = "sandbox" + std::to_string(i);
+    sandbox.project = "default";
+    sandbox.state = model::SandboxState::kEnded;
+    sandbox.cause = model::EndCause::kOom;
+    sandbox.end_detail = "why";
+    sandbox.ended_at_ms = i * 100;
+    ended.push_back(sandbox);
+  }
+  ASSERT_TRUE(store_->append_history(ended).ok());
+
+  const auto found = store_->past("default", "sandbox5");
+  const auto others = store_->past("other", "sandbox5");
+  ASSERT_TRUE(store_->trim_history(200, 3).ok());
+
+  ASSERT_TRUE(found.ok()) << found.error().message();
+  ASSERT_TRUE(found->has_value());
+  EXPECT_EQ((*found)->cause, model::EndCause::kOom);
+  EXPECT_EQ((*found)->end_detail, "why");
+  EXPECT_FALSE(others->has_value());
+  const auto left = store_->history("default", 10, 0);
+  ASSERT_EQ(left->size(), 3u);
+  EXPECT_EQ(left->back().id, "sandbox3");
+}
+
 INSTANTIATE_TEST_SUITE_P(All, StoreContract, ::testing::Values(StoreCase{"file", true}, StoreCase{"memory", false}),
                          [](const auto& info) { return info.param.name; });
 
