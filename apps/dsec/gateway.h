@@ -42,6 +42,10 @@ class InProcessGateway final : public apiserver::EdgeGateway {
     co_return out;
   }
   std::uint64_t last_event() const override { return edge_.last_event(); }
+  placement::EdgeLoad load() const override {
+    const edge::EdgeLoad load = edge_.load();
+    return {load.node, load.accepting, load.backends, load.sandboxes, load.most_sandboxes, load.memory_mb, load.most_memory_mb};
+  }
   std::string node_json() const override { return edge_.node_json(); }
 
  private:

@@ -9,6 +9,7 @@
 #include "model/sandbox.h"
 #include "model/service.h"
 #include "net/exchange.h"
+#include "placement/placement.h"
 
 namespace dsec::apiserver {
 
@@ -71,6 +72,8 @@ class EdgeGateway {
   };
   virtual net::asio::awaitable<std::vector<Event>> events(std::string project, std::uint64_t after, Instant by) = 0;
   virtual std::uint64_t last_event() const = 0;
+  // What placement goes by.
+  virtual placement::EdgeLoad load() const = 0;
   // Numbers for /v1/nodes and /metrics, as a JSON object.
   virtual std::string node_json() const = 0;
 };

@@ -416,6 +416,18 @@ asio::awaitable<Result<DetectedServices>> Edge::detect_services() {
   });
 }
 
+EdgeLoad Edge::load() const {
+  EdgeLoad out{.node = options_.node,
+               .accepting = !stopping_,
+               .backends = {},
+               .sandboxes = live_,
+               .most_sandboxes = options_.limits.max_live,
+               .memory_mb = memory_committed_mb_,
+               .most_memory_mb = options_.limits.memory_commit_mb};
+  for (const auto& [name, backend] : parts_.backends) out.backends.push_back(name);
+  return out;
+}
+
 std::string Edge::node_json() const {
   std::size_t running = 0, starting = 0, ending = 0, execs = 0;
   for (const auto& [id, sandbox] : by_id_) {

@@ -49,6 +49,17 @@ struct SandboxPage {
   std::string next_cursor;
 };
 
+// How full the node is and what it can do.
+struct EdgeLoad {
+  std::string node;
+  bool accepting = true;
+  std::vector<std::string> backends;
+  std::uint64_t sandboxes = 0;
+  std::uint64_t most_sandboxes = 0;
+  std::uint64_t memory_mb = 0;
+  std::uint64_t most_memory_mb = 0;  // 0 = no limit
+};
+
 struct DetectedServices {
   std::vector<model::ServiceDefinition> services;
   std::vector<std::string> notes;
@@ -94,6 +105,7 @@ class Edge final : public SandboxOwner {
   // TCP ports of the node where the platform listens; sandboxes do not reach them.
   void set_platform_ports(std::vector<std::uint16_t> ports) { egress_->set_platform_ports(std::move(ports)); }
   asio::awaitable<Result<DetectedServices>> detect_services();
+  EdgeLoad load() const;
   std::string node_json() const;
 
   // Everything that happens to sandboxes of a project ("" = all), from `after` on,

@@ -90,6 +90,8 @@ asio::awaitable<Result<void>> create_sandbox(ApiServer& server, Call& call) {
     if (key->empty() || key->size() > 128) co_return invalid_argument("Idempotency-Key: 1 to 128 bytes");
     command.idempotency_key = *key;
   }
+  const placement::Demand demand{command.spec.backend, static_cast<std::uint64_t>(command.spec.resources.memory_mb)};
+  DSEC_CO_TRY(placement::place({server.parts.edge.load()}, demand, server.parts.random));  // one edge: what it answers is which
   DSEC_CO_ASSIGN(const model::Sandbox sandbox, co_await server.parts.edge.create(std::move(command)));
   const bool waiting = sandbox.state == model::SandboxState::kQueued || sandbox.state == model::SandboxState::kPlacing ||
                        sandbox.state == model::SandboxState::kStarting;
