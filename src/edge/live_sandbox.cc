@@ -128,8 +128,7 @@ void LiveSandbox::on_file_ack(const protocol::FileAck& message) {
 
 void LiveSandbox::let_go() {
   if (channel_ != nullptr) channel_->close();
-  boost::system::error_code ignored;
-  pidfd_.close(ignored);
+  sys::Fd(pidfd_.is_open() ? pidfd_.release() : -1).reset();  // see end_now()
 }
 
 void LiveSandbox::restore_launched(const LaunchedRecord& record) {

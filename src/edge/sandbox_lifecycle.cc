@@ -1,5 +1,7 @@
 // The lifecycle of a sandbox: launch, adoption after a restart, loss and end.
 
+#include <sys/wait.h>
+
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 
@@ -9,6 +11,7 @@
 #include "edge/live_sandbox.h"
 #include "net/blocking.h"
 #include "sys/file.h"
+#include "sys/process.h"
 
 namespace dsec::edge {
 
@@ -183,6 +186,10 @@ void LiveSandbox::watch_pidfd() {
   pidfd_.async_wait(boost::asio::posix::stream_descriptor::wait_read, [weak = weak_from_this()](boost::system::error_code failed) {
     const Self self = weak.lock();
     if (failed || !self || self->over()) return;
+    if (!sys::process_ended(self->instance_->pidfd())) {  // believed when the kernel says so twice
+      sys::Fd(self->pidfd_.release()).reset();
+      return self->watch_pidfd();
+    }
     self->gone_ = true;
     self->changed_.notify();
     if (self->sandbox_.state != SandboxState::kRunning || self->end_wanted_) return;
@@ -202,6 +209,10 @@ asio::awaitable<void> LiveSandbox::end_after_loss(std::string why) {
   const std::shared_ptr<backend::Instance> instance = instance_;
   Result<backend::EndEvidence> evidence = co_await net::on_pool(context_.calls, [instance] { return instance->evidence(); });
   EndCause cause = EndCause::kEnvDestroyed;
+  if (evidence.ok() && evidence->wait_status) {
+    const int status = *evidence->wait_status;
+    why += WIFSIGNALED(status) ? " by signal " + std::to_string(WTERMSIG(status)) : " with status " + std::to_string(WEXITSTATUS(status));
+  }
   if (end_wanted_) {
     cause = end_cause_;
     why = end_detail_;
@@ -268,8 +279,11 @@ asio::awaitable<void> LiveSandbox::end_now(EndCause cause, std::string detail) {
   owner_.disconnect_network(*this);
   if (channel_ != nullptr) channel_->close();
   greeted_ = false;
-  boost::system::error_code ignored;
-  pidfd_.close(ignored);
+  // Not close(): it leaves it to the kernel to take the descriptor out of the loop's
+  // epoll set, which keeps it as long as the instance has a duplicate. The end of this
+  // process would be told to whoever has the loop's record of it by then, and that
+  // was another sandbox, ended as destroyed.
+  sys::Fd(pidfd_.is_open() ? pidfd_.release() : -1).reset();
 
   std::vector<std::shared_ptr<backend::Operation>> operations;
   if (spare_) operations.push_back(std::move(spare_));

@@ -161,6 +161,7 @@ Result<std::size_t> ContainerBackend::end_unknown(Deadline deadline) {
   for (const std::string& slot : status.used_slots) {
     if (keep.contains(slot)) continue;
     if (shared_->cgroups.populated(slot)) {
+      log_info("a container that no sandbox has is ended", {{"slot", slot}});
       DSEC_TRY(shared_->cgroups.kill(slot));
       DSEC_TRY(shared_->cgroups.wait_empty(slot, deadline).within("sweep " + slot));
       ++ended;
