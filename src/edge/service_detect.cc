@@ -30,6 +30,19 @@ std::string last_line(const std::string& text) {
   return lines.empty() ? "" : lines.back();
 }
 
+// The certificates of a bundle, which may hold the node's own key beside them.
+std::string certificates_of(const std::string& pem) {
+  constexpr std::string_view kBegin = "-----BEGIN CERTIFICATE-----", kEnd = "-----END CERTIFICATE-----";
+  std::string out;
+  for (std::size_t at = pem.find(kBegin); at != std::string::npos; at = pem.find(kBegin, at)) {
+    const std::size_t end = pem.find(kEnd, at);
+    if (end == std::string::npos) break;
+    out += pem.substr(at, end + kEnd.size() - at) + "\n";
+    at = end;
+  }
+  return out;
+}
+
 // One service in the making.
 class Draft {
  public:
@@ -55,8 +68,14 @@ class Draft {
     if (std::ranges::any_of(service_.hosts, [&](const model::ServiceHost& one) { return one.host == host && one.port == port; })) return;
     model::ServiceHost out{.host = host, .port = port};
     if (!parse_address(host)) {
-      for (const IpAddress& address : surroundings_.addresses(host))
-        if (special_kind(address)) out.addresses.push_back(address.text());
+      for (const IpAddress& address : surroundings_.addresses(host)) {
+        const std::optional<std::string> kind = special_kind(address);
+        // The host may be a server's word and not the operator's configuration.
+        if (kind == "link-local" || kind == "node metadata")
+          note(host + " is at " + address.text() + ", a " + *kind + " address: name it in a service of your own if you mean it");
+        else if (kind)
+          out.addresses.push_back(address.text());
+      }
     }
     service_.hosts.push_back(std::move(out));
   }
@@ -66,12 +85,13 @@ class Draft {
   // The bundle that the client trusts, and the variables that point the client inside at it.
   void trust(const std::string& path, std::initializer_list<const char*> variables) {
     if (path.empty()) return;
-    Result<std::string> pem = surroundings_.file(path);
-    if (!pem.ok() || pem->size() > kMaxCertificateBytes || pem->find("-----BEGIN CERTIFICATE-----") == std::string::npos) {
+    const Result<std::string> pem = surroundings_.file(path);
+    std::string certificates = pem.ok() ? certificates_of(*pem) : "";
+    if (certificates.empty() || certificates.size() > kMaxCertificateBytes) {
       note("no certificates in " + path);
       return;
     }
-    service_.ca_certificates = *std::move(pem);
+    service_.ca_certificates = std::move(certificates);
     for (const char* variable : variables) service_.env[variable] = model::kServiceCaPath;
   }
   // The first that is set is the parent proxy.
@@ -207,11 +227,13 @@ void detect_go(ClientRunner& clients, const DetectSurroundings& surroundings, Se
   // "sum.example", "sum.example+key", "sum.example+key https://mirror": the name is a host.
   const Result<std::string> sumdb = clients.run({"go", "env", "GOSUMDB"});
   if (const std::string text = sumdb.ok() ? last_line(*sumdb) : ""; !text.empty() && text != "off") {
-    draft.set("GOSUMDB", text);
-    if (const std::size_t space = text.find(' '); space != std::string::npos)
-      draft.add_url(text.substr(space + 1));
-    else
+    if (const std::size_t space = text.find(' '); space != std::string::npos) {
+      const std::string mirror = draft.add_url(text.substr(space + 1));
+      draft.set("GOSUMDB", text.substr(0, space + 1) + mirror);
+    } else {
+      draft.set("GOSUMDB", text);
       draft.add_url("https://" + text.substr(0, text.find('+')));
+    }
   }
   draft.trust(draft.variable("SSL_CERT_FILE"), {"SSL_CERT_FILE"});
   draft.through({draft.variable("https_proxy"), draft.variable("HTTPS_PROXY")});

@@ -48,7 +48,7 @@ TEST(ServiceDetectTest, TakesPipsConfiguredMirrorItsFilesAndItsCertificates) {
   clients.outputs["pip config list"] = "global.index-url='https://u:p@mirror.example/simple'\nglobal.cert='/etc/ca.pem'\n";
   clients.outputs["pip --quiet"] = R"({"install":[{"download_info":{"url":"https://files.example/pip.whl"}}]})";
 
-  const ServiceDetection found = detect_services(clients, surroundings({}, {{"/etc/ca.pem", "-----BEGIN CERTIFICATE-----\n"}}, {{"files.example", "10.0.0.7"}}));
+  const ServiceDetection found = detect_services(clients, surroundings({}, {{"/etc/ca.pem", "-----BEGIN PRIVATE KEY-----\nsecret\n-----END PRIVATE KEY-----\n# own\n-----BEGIN CERTIFICATE-----\nAA\n-----END CERTIFICATE-----\n-----BEGIN CERTIFICATE-----\nBB\n-----END CERTIFICATE-----\n"}}, {{"files.example", "10.0.0.7"}}));
 
   ASSERT_EQ(found.services.size(), 1U);
   const model::ServiceDefinition& service = found.services.front();
@@ -57,7 +57,31 @@ TEST(ServiceDetectTest, TakesPipsConfiguredMirrorItsFilesAndItsCertificates) {
                                                             {.host = "files.example", .port = 443, .addresses = {"10.0.0.7"}}}));
   EXPECT_EQ(service.env.at("PIP_INDEX_URL"), "https://mirror.example/simple");
   EXPECT_EQ(service.env.at("PIP_CERT"), model::kServiceCaPath);
-  EXPECT_FALSE(service.ca_certificates.empty());
+  EXPECT_EQ(service.ca_certificates, "-----BEGIN CERTIFICATE-----\nAA\n-----END CERTIFICATE-----\n-----BEGIN CERTIFICATE-----\nBB\n-----END CERTIFICATE-----\n");
+}
+
+TEST(ServiceDetectTest, KeepsTheCredentialsOfAChecksumMirrorOnTheNode) {
+  FakeClients clients;
+  clients.outputs["go env GOPROXY"] = "https://go.example,direct\n";
+  clients.outputs["go env GOSUMDB"] = "sum.example+0123 https://u:secret@mirror.example/sum\n";
+
+  const ServiceDetection found = detect_services(clients, surroundings());
+
+  ASSERT_EQ(found.services.size(), 1U);
+  EXPECT_EQ(found.services.front().env.at("GOSUMDB"), "sum.example+0123 https://mirror.example/sum");
+  EXPECT_EQ(found.services.front().hosts.back().host, "mirror.example");
+}
+
+TEST(ServiceDetectTest, OpensNoMetadataAddressOnAServersWord) {
+  FakeClients clients;
+  clients.outputs["pip config list"] = "global.index-url='https://mirror.example/simple'\n";
+  clients.outputs["pip --quiet"] = R"({"install":[{"download_info":{"url":"http://files.example/pip.whl"}}]})";
+
+  const ServiceDetection found = detect_services(clients, surroundings({}, {}, {{"files.example", "169.254.169.254"}, {"mirror.example", "10.0.0.7"}}));
+
+  ASSERT_EQ(found.services.size(), 1U);
+  EXPECT_EQ(found.services.front().hosts, (std::vector<model::ServiceHost>{{.host = "mirror.example", .port = 443, .addresses = {"10.0.0.7"}},
+                                                                           {.host = "files.example", .port = 80}}));
 }
 
 TEST(ServiceDetectTest, ReadsPipsDefaultFromItsHelp) {

@@ -4,6 +4,7 @@ The probe carries no exploit: it asks whether the precondition of an attack is
 gone. On the host, unconfined, the same probe must find the precondition there,
 or the row would prove nothing.
 """
+import base64
 import io
 import os
 import pathlib
@@ -480,8 +481,9 @@ def test_an_image_with_something_else_at_a_mount_point_is_refused_as_its_own_fau
     made = api.call("POST", "/v1/sandboxes", {"environment": {"base": tiny, "toolkits": [toolkit(fill)]}})
 
     assert made.status == 400 and made.error["code"] == "invalid_argument" and made.error["infra"] is False, made
-    ended = [item for item in api.list_all(state="ended") if item["id"] in made.error["message"]]
-    assert [item["infra"] for item in ended] == [False], ended
+    identifier = re.search(r"sandbox ([a-z2-7]{26}) ", made.error["message"])[1]
+    ended = wait_until(lambda: (lambda item: item if item["state"] == "ended" else None)(api.must("GET", f"/v1/sandboxes/{identifier}")), 10, "its end")
+    assert ended["infra"] is False and ended["cause"] == "exit", ended
 
 
 def test_links_below_the_mount_points_are_hidden_not_followed_F04(api, tiny, toolkit):
@@ -583,6 +585,19 @@ def test_hostile_names_come_through_unharmed_B14(boxes):
         box.write_file(path, name.encode())
         assert box.read_file(path) == name.encode()
         assert box.api.call("DELETE", box.path + "/files", query={"path": path}).status in (200, 204)
+
+
+def test_a_name_that_is_no_utf8_comes_through_byte_by_byte_B14(boxes):
+    box = boxes()
+    box.sh(r"mkdir /tmp/d; touch $(printf '/tmp/d/a\377b')")
+
+    entries = box.api.must("GET", box.path + "/files/list", query={"path": "/tmp/d"})["entries"]
+    written = box.api.raw("PUT", box.path + "/files?path=/tmp/d/a%FFb", b"data")
+
+    assert [base64.b64decode(entry["name_base64"]) for entry in entries] == [b"a\xffb"]
+    assert written.status == 200 and box.api.raw("GET", box.path + "/files?path=/tmp/d/a%FFb").body == b"data"
+    assert box.api.raw("DELETE", box.path + "/files?path=/tmp/d/a%FFb").status == 204
+    assert box.api.must("GET", box.path + "/files/list", query={"path": "/tmp/d"})["entries"] == []
 
 
 def test_a_set_up_step_that_fails_means_that_nothing_ran_A17_F32(boxes, api, tiny):

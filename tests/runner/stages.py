@@ -92,6 +92,7 @@ ALL = [
     Stage("attacks", "rows of the abuse catalogue, with negative controls", e2e("tests/e2e/attack_test.py"), leak_check=True),
     Stage("infra", "no act of root inside earns an infra ending", e2e("tests/e2e/infra_honesty_test.py"), leak_check=True),
     Stage("ports", "hostile servers behind ports", e2e("tests/e2e/ports_test.py"), leak_check=True),
+    Stage("keys", "keys, roles and projects", e2e("tests/e2e/keys_test.py"), leak_check=True),
     Stage("egress", "the proxy of network mode proxy", e2e("tests/e2e/egress_test.py"), leak_check=True),
     Stage("pressure", "slow readers, many at once, capacity", e2e("tests/e2e/pressure_test.py"), leak_check=True),
     Stage("crash", "fail points and random kills; re-adoption", e2e("tests/e2e/crash_test.py", timeout=1200), leak_check=True),
