@@ -39,8 +39,9 @@ void Progress::update(const std::string& stage, std::uint64_t done_bytes, std::u
   shown_ = now;
   stage_ = stage;
   const double seconds = std::chrono::duration<double>(now - begun_).count();
+  // Some stages know the whole and not how far they are.
   std::string amount = done_bytes == 0 ? "" : bytes_text(done_bytes);
-  if (total_bytes != 0) amount += " of " + bytes_text(total_bytes);
+  if (total_bytes != 0) amount += (amount.empty() ? "" : " of ") + bytes_text(total_bytes);
   if (!terminal_) {
     std::fprintf(stderr, "%s: %s%s%s (%.0f s)\n", title_.c_str(), stage.c_str(), amount.empty() ? "" : " ", amount.c_str(), seconds);
     return;
