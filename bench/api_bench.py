@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from harness import dsec_api, machine  # noqa: E402
 from harness.engines import Docker, Podman  # noqa: E402
-from harness.runtimes import Bubblewrap, ClientFloor, OciRuntime, Program, Skip, hide_v2_hierarchy  # noqa: E402
+from harness.runtimes import Bubblewrap, ClientFloor, Engine, Minijail, OciRuntime, Program, Skip, hide_v2_hierarchy  # noqa: E402
 from harness.samples import Recorder, summary  # noqa: E402
 
 SIZES = {
@@ -116,7 +116,8 @@ def main() -> int:
                               "commands": {}, "api": {}}
     server = dsec_api.Server(arguments.binaries, arguments.work)
     dsec = dsec_api.Dsec(server)
-    fast: List[Program] = [dsec, ClientFloor(), OciRuntime("runc"), OciRuntime("crun"), Bubblewrap()]
+    engines: List[Program] = [Engine(arguments.binaries / "engine_create", v1) for v1 in (True, False)]
+    fast: List[Program] = [dsec, *engines, ClientFloor(), OciRuntime("runc"), OciRuntime("crun"), Bubblewrap(), Minijail()]
     slow: List[Program] = [Podman("runc"), Podman("crun"), Docker()]
     if arguments.only:
         chosen = arguments.only.split(",")
@@ -127,7 +128,7 @@ def main() -> int:
     try:
         for program in fast + slow:
             # The server starts before the mounts differ: it sees the host as it is.
-            if program is not dsec and "hidden" not in result:
+            if program is not dsec and program not in engines and "hidden" not in result:
                 leave_the_hosts_mounts()
                 result["hidden"] = hide_v2_hierarchy()[1]
             print(f"prepare {program.name}", file=sys.stderr, flush=True)

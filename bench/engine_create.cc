@@ -1,6 +1,10 @@
 // The engine alone: create until the agent has answered Hello, and destroy.
 //
 //   engine_create quick|full --rootfs DIR [--rounds N] [--live N]
+//   engine_create turns [--no-v1] --rootfs DIR
+//
+// turns: one sandbox for each line of standard input; prints the microseconds from
+// its create until the agent has answered, and those of its destroy.
 //
 // Three runs, each with the host's v1 controllers and without: one after another
 // on one thread; create and destroy sustained on two threads, the refilling of
@@ -196,15 +200,31 @@ void growth(Bench& bench, int most) {
   for (auto& instance : live) bench.destroy(*instance, ignored);
 }
 
+int turns(Bench& bench) {
+  Steps steps;
+  for (int i = 0; i < 30; ++i) bench.destroy(*bench.create(steps), steps);
+  std::printf("ready\n");
+  for (int c = std::getchar(); c != EOF; c = std::getchar()) {
+    if (c != '\n') continue;
+    Steps one;
+    auto instance = bench.create(one);
+    bench.destroy(*instance, one);
+    std::printf("%.1f %.1f\n", one.total.at(0.5), one.destroy.at(0.5));
+  }
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   std::string rootfs;
-  bool full = false;
+  bool full = false, by_turns = false, v1 = true;
   int rounds = 0, live = 0;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     if (word == "full") full = true;
+    else if (word == "turns") by_turns = true;
+    else if (word == "--no-v1") v1 = false;
     else if (word == "--rootfs" && i + 1 < argc) rootfs = argv[++i];
     else if (word == "--rounds" && i + 1 < argc) rounds = std::atoi(argv[++i]);
     else if (word == "--live" && i + 1 < argc) live = std::atoi(argv[++i]);
@@ -217,6 +237,11 @@ int main(int argc, char** argv) {
   char image[] = "/var/tmp/dsec-engine-rootfs-XXXXXX";
   ::close(::mkstemp(image));
   const sys::Fd layer = mount_rootfs(rootfs, image);
+  if (by_turns) {
+    Bench bench(v1, layer.get());
+    ::unlink(image);
+    return turns(bench);
+  }
   for (bool use_v1 : {true, false}) {
     std::printf("%s\n", use_v1 ? "with the host's cgroup v1 controllers" : "without v1 controllers");
     Bench bench(use_v1, layer.get());

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-FIGURES = ["create to echo", "one-shot echo", "exec true", "delete", "cycle"]
+FIGURES = ["create to ready", "create to echo", "one-shot echo", "exec true", "delete", "cycle"]
 BASELINE = "runc"
 
 
@@ -93,6 +93,23 @@ def targets(result: Dict[str, Any]) -> List[str]:
     return ["## What the API must reach", "", *table(["figure", "target", "measured", ""], rows)]
 
 
+ENGINE_RATIOS = [("runc", 12.0), ("crun", 5.0), ("bwrap", 3.5), ("minijail", 3.0)]
+
+
+def engine(result: Dict[str, Any]) -> List[str]:
+    """One-shot runs of the others against create to agent ready of the engine, both from the same turns."""
+    summary = result["summary"]
+    rows = []
+    for name, limit in (("dsec engine", 1.1), ("dsec engine, no v1", 0.8)):
+        ready = summary.get(name, {}).get("create to ready", {}).get("p50")
+        rows.append([f"{name}: create to agent ready, p50", f"{limit} ms", ms(ready), verdict(ready, limit)])
+        for other, times in ENGINE_RATIOS:
+            theirs = summary.get(other, {}).get("one-shot echo", {}).get("p50")
+            ratio = theirs / ready if theirs and ready else None
+            rows.append([f"{name}: faster than {other} one-shot", f"{times:g}x", "–" if ratio is None else f"{ratio:.1f}x", verdict(ratio, times, at_most=False)])
+    return ["## What the engine must reach", "", *table(["figure", "target", "measured", ""], rows)]
+
+
 def api_details(result: Dict[str, Any]) -> List[str]:
     api = result.get("api") or {}
     out: List[str] = []
@@ -141,6 +158,7 @@ def main() -> int:
            "Versions: " + ", ".join(f"{name} ({text})" for name, text in m["versions"].items() if text) + ".", ""]
     engine = arguments.directory / "engine.md"
     out += targets(result)
+    out += engine(result)
     if engine.exists():
         out += ["## The engine alone", "", engine.read_text().strip(), ""]
     out += programs(result) + api_details(result) + distributions(result)

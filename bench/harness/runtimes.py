@@ -168,6 +168,59 @@ class Bubblewrap(Program):
         return out
 
 
+class Minijail(Program):
+    """Not in Debian: `minijail0` on PATH or DSEC_BENCH_MINIJAIL is used, built from its public source."""
+
+    name = "minijail"
+    commands = ["minijail0 -T static -v -p -l -e -n -N -r --uts -C ROOT -- /bin/echo hello (no cgroups, no user namespace)"]
+
+    def prepare(self, rootfs: Path, work: Path) -> None:
+        program = os.environ.get("DSEC_BENCH_MINIJAIL") or shutil.which("minijail0")
+        if program is None:
+            raise Skip("not installed: it is not in Debian; name one by DSEC_BENCH_MINIJAIL")
+        self.argv = [program, "-T", "static", "-v", "-p", "-l", "-e", "-n", "-N", "-r", "--uts", "-C", str(rootfs), "--", "/bin/echo", "hello"]
+        try:
+            self.cycle("probe")
+        except RuntimeError as error:
+            raise Skip(str(error)) from error
+
+    def cycle(self, tag: str) -> Timed:
+        return {"one-shot echo": milliseconds(lambda: run(self.argv, "hello"))}
+
+
+class Engine(Program):
+    """dsec's container backend without server, log and HTTP: create until the agent has answered."""
+
+    def __init__(self, binary: Path, v1: bool) -> None:
+        self.name = "dsec engine" + ("" if v1 else ", no v1")
+        self.argv = [str(binary), "turns", *([] if v1 else ["--no-v1"])]
+        self.commands = [" ".join(["engine_create", *self.argv[1:], "--rootfs ROOT"]) + " (every isolation, the real agent, limits)"]
+        self.process: Optional[subprocess.Popen[str]] = None
+
+    def prepare(self, rootfs: Path, work: Path) -> None:
+        if not Path(self.argv[0]).exists():
+            raise Skip(f"{self.argv[0]} is not built")
+        self.process = subprocess.Popen([*self.argv, "--rootfs", str(rootfs)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                        text=True, bufsize=1)
+        assert self.process.stdout is not None
+        if self.process.stdout.readline() != "ready\n":
+            raise Skip("engine_create turns did not start")
+
+    def cycle(self, tag: str) -> Timed:
+        assert self.process is not None and self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline().split()
+        if len(line) != 2:
+            raise RuntimeError("engine_create has ended")
+        return {"create to ready": float(line[0]) / 1000, "delete": float(line[1]) / 1000}
+
+    def finish(self) -> None:
+        if self.process is not None and self.process.stdin is not None:
+            self.process.stdin.close()
+            self.process.wait(timeout=60)
+
+
 def hide_v2_hierarchy() -> Tuple[bool, str]:
     """crun refuses a hybrid host while it sees the v2 mount: taken away in a mount
     namespace of this process. Returns whether it was there, and what was done."""
