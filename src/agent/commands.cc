@@ -230,9 +230,8 @@ Result<void> Commands::prepare(Entry& entry) {
     }
   }
 
-  auto launched = launcher_.launch(std::make_unique<PayloadPlan>(std::move(plan), std::move(fds)),
-                                   [this, op_id = operation.id()](PayloadPlan& born, bool ran) { on_born(op_id, born, ran); });
-  if (!launched.ok()) return staged("clone", std::move(launched).error());
+  launcher_.launch(std::make_unique<PayloadPlan>(std::move(plan), std::move(fds)),
+                   [this, op_id = operation.id()](PayloadPlan& born, bool ran) { on_born(op_id, born, ran); });
   return {};
 }
 

@@ -47,6 +47,7 @@ class Connection {
  private:
   void on_event(std::uint32_t events);
   bool read_some();
+  std::string next_frame(bool data_too);
   bool write_some();
   void update_interest();
   void fail();
@@ -58,7 +59,7 @@ class Connection {
   std::deque<sys::Fd> descriptors_;
   std::deque<std::string> control_;
   std::size_t control_bytes_ = 0;
-  std::string sending_;  // the frame that is partly sent
+  std::string sending_;  // whole frames, of which sent_ bytes have left
   std::size_t sent_ = 0;
   bool data_wanted_ = false;  // the source may have a frame
   bool flush_planned_ = false;

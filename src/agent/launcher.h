@@ -1,13 +1,8 @@
-// Births of payload processes, on a thread of their own.
+// Births of payload processes.
 //
-// clone3 with CLONE_VFORK blocks its caller until the child has executed its
-// program. A payload that owns the half-born child's user can stop it (SIGSTOP)
-// for as long as it likes; only this thread waits then, and after kBirthLimit
-// the child is killed.
-//
-// The thread is a bare one: pthread_create would bring glibc's resolver into the
-// program. It makes raw system calls only and never allocates, so that a fork of
-// the main thread finds the heap whole.
+// A payload that owns the half-born child's user can stop it (SIGSTOP) for as
+// long as it likes; only later births wait then, and after kBirthLimit the child
+// is killed.
 #pragma once
 
 #include <chrono>
@@ -17,7 +12,6 @@
 
 #include "agent/event_loop.h"
 #include "agent/payload_child.h"
-#include "base/result.h"
 
 namespace dsec::agent {
 
@@ -32,8 +26,8 @@ class Launcher {
   Launcher(const Launcher&) = delete;
   Launcher& operator=(const Launcher&) = delete;
 
-  // One after the other, in order; `done` runs on the loop.
-  Result<void> launch(std::unique_ptr<PayloadPlan> plan, Done done);
+  // One after the other, in order; `done` runs on the loop, never from within this call.
+  void launch(std::unique_ptr<PayloadPlan> plan, Done done);
 
   // The process that is being born, 0 if none: its death may be seen before its
   // birth is reported.
@@ -44,21 +38,15 @@ class Launcher {
     std::unique_ptr<PayloadPlan> plan;
     Done done;
   };
-  Result<void> start_thread();
-  static int run(void* self);
   void start_next();
-  void on_done();
+  void report(bool ran);
   void on_overdue();
 
   EventLoop& loop_;
   std::deque<Request> waiting_;
-  std::unique_ptr<PayloadPlan> current_;  // the thread's between to_thread_ and from_thread_
+  std::unique_ptr<PayloadPlan> current_;  // in use by its child
   Done current_done_;
-  bool current_ran_ = false;  // likewise
   EventLoop::TimerId overdue_ = 0;
-  std::unique_ptr<char[]> stack_;
-  sys::Fd to_thread_;    // eventfds
-  sys::Fd from_thread_;
 };
 
 }  // namespace dsec::agent

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <utility>
 
 #include "protocol/frame.h"
 
@@ -29,6 +30,7 @@ Operation::~Operation() {
   if (input_.valid()) loop_.forget(input_.get());
   loop_.cancel(grace_timer_);
   loop_.cancel(limit_timer_);
+  loop_.cancel(end_timer_);
 }
 
 void Operation::attach_output(protocol::OutputStream name, sys::Fd from) {
@@ -82,6 +84,7 @@ void Operation::set_exited(int wait_status, const rusage& usage) {
     one.settled_at = one.buffer.produced() + static_cast<std::uint64_t>(waiting);
   }
   for (Stream& one : streams_) on_readable(one);
+  tell_ends();
   grace_timer_ = loop_.after(kDrainGrace, [this] {
     grace_timer_ = 0;
     grace_passed_ = true;
@@ -161,8 +164,20 @@ void Operation::end_stream(Stream& one) {
   one.from.reset();
   one.settled_at = std::min(one.settled_at, one.buffer.produced());
   if (terminal_) close_input();
-  events_.data();
+  if (state_ == State::kExited) {
+    events_.data();
+  } else {
+    one.end_held = true;
+    if (end_timer_ == 0) end_timer_ = loop_.after(kEndDelay, [this] { tell_ends(); });
+  }
   check_settled();
+}
+
+void Operation::tell_ends() {
+  loop_.cancel(std::exchange(end_timer_, 0));
+  bool any = false;
+  for (Stream& one : streams_) any |= std::exchange(one.end_held, false);
+  if (any) events_.data();
 }
 
 std::string Operation::next_output() {
@@ -171,13 +186,12 @@ std::string Operation::next_output() {
     if (!one.used) continue;
     protocol::Output output{.op_id = id(), .stream = one.name, .offset = one.buffer.sent()};
     output.bytes = one.buffer.take(protocol::kDataChunk);
-    output.end = !one.from.valid() && one.buffer.sent() == one.buffer.produced();
+    output.end = !one.from.valid() && !one.end_held && one.buffer.sent() == one.buffer.produced();
     if (output.bytes.empty() && !(output.end && !one.end_told)) continue;
     one.end_told = output.end;
-    if (state_ == State::kExited) loop_.later([this, alive = std::weak_ptr<int>(alive_)] {
-      if (!alive.expired()) check_settled();
-    });
-    return protocol::encode_frame(protocol::MessageType::kOutput, protocol::encode(output));
+    std::string frame = protocol::encode_frame(protocol::MessageType::kOutput, protocol::encode(output));
+    check_settled();  // the exit is a frame behind this one
+    return frame;
   }
   return {};
 }

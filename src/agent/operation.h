@@ -8,7 +8,6 @@
 #include <array>
 #include <chrono>
 #include <functional>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,6 +25,9 @@ inline constexpr std::chrono::milliseconds kDrainGrace{100};
 inline constexpr std::size_t kEarlySignals = 16;
 // An edge that acknowledges nothing does not hold back the end of a command for longer.
 inline constexpr std::chrono::seconds kDrainLimit{10};
+// A command closes its output as it ends: the ends and its exit leave together,
+// unless it lives on for longer than this.
+inline constexpr std::chrono::milliseconds kEndDelay{3};
 
 class Operation {
  public:
@@ -91,12 +93,14 @@ class Operation {
     OutputBuffer buffer;
     bool used = false;
     bool end_told = false;
+    bool end_held = false;  // until the end timer, or the command's exit
     std::uint64_t settled_at = 0;  // what was printed before the command was reaped
   };
   Stream& stream(protocol::OutputStream name) { return streams_[name == protocol::OutputStream::kStdout ? 0 : 1]; }
   void watch(Stream& stream);
   void on_readable(Stream& stream);
   void end_stream(Stream& stream);
+  void tell_ends();
   void close_input();
   void on_writable();
   void check_settled();
@@ -126,7 +130,7 @@ class Operation {
   bool limit_passed_ = false;
   EventLoop::TimerId grace_timer_ = 0;
   EventLoop::TimerId limit_timer_ = 0;
-  std::shared_ptr<int> alive_ = std::make_shared<int>(0);
+  EventLoop::TimerId end_timer_ = 0;
 };
 
 }  // namespace dsec::agent

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <utility>
 
 #include "agent/raw_syscall.h"
 #include "base/error.h"
@@ -68,13 +69,25 @@ PayloadPlan::PayloadPlan(Description description, Descriptors descriptors)
   }
 }
 
-bool PayloadPlan::launch() {
+bool PayloadPlan::prepare() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return !fail(BirthStage::kDescriptors, -errno);
+  birth_ = sys::Fd(ends[0]);
+  birth_held_ = sys::Fd(ends[1]);
+  // A number that the child needs for something else would be closed with it.
+  while (birth_held_.get() == descriptors_.state_in_number || birth_held_.get() == descriptors_.state_out_number) {
+    birth_held_ = sys::Fd(::fcntl(birth_held_.get(), F_DUPFD_CLOEXEC, birth_held_.get() + 1));
+    if (!birth_held_) return !fail(BirthStage::kDescriptors, -errno);
+  }
+  birth_number_ = birth_held_.get();
+  return true;
+}
+
+bool PayloadPlan::start() {
   int pidfd = -1;
-  static_assert(sizeof(pid_) == sizeof(pid_t));
   clone_args args{};
-  args.flags = CLONE_VM | CLONE_VFORK | CLONE_PIDFD | CLONE_PARENT_SETTID | CLONE_CLEAR_SIGHAND;
+  args.flags = CLONE_VM | CLONE_PIDFD | CLONE_CLEAR_SIGHAND;
   args.pidfd = reinterpret_cast<std::uint64_t>(&pidfd);
-  args.parent_tid = reinterpret_cast<std::uint64_t>(&pid_);
   args.exit_signal = SIGCHLD;
   args.stack = reinterpret_cast<std::uint64_t>(stack_.get());
   args.stack_size = kStackBytes;
@@ -85,15 +98,15 @@ bool PayloadPlan::launch() {
   }
 
   const long result = clone_with_stack(&args, &PayloadPlan::run_child, this);
-  if (result < 0) {
-    stage_ = static_cast<std::uint8_t>(BirthStage::kClone);
-    error_ = static_cast<int>(-result);
-    pid_.store(0, std::memory_order_release);
-    return false;
-  }
+  birth_held_.reset();
+  if (fail(BirthStage::kClone, result)) return false;
+  pid_ = static_cast<pid_t>(result);
   pidfd_ = sys::Fd(pidfd);
-  if (error_ != 0) return false;
+  return true;
+}
 
+bool PayloadPlan::ran() {
+  if (error_ != 0) return false;
   // A child that was killed on its way has set no error and runs no program.
   if (stage() == BirthStage::kExec) return true;
   error_ = EINTR;
@@ -133,20 +146,20 @@ bool PayloadPlan::set_up_descriptors() {
   }
   if (description_.controlling_terminal && fail(BirthStage::kTerminal, raw(SYS_ioctl, 0, TIOCSCTTY, 0))) return false;
 
-  struct Kept {
-    int fd;
-    int number;
-  };
-  const Kept kept[] = {{descriptors_.state_in.get(), descriptors_.state_in_number},
-                       {descriptors_.state_out.get(), descriptors_.state_out_number}};
-  for (const Kept& one : kept) {
-    if (one.fd >= 0 && fail(BirthStage::kDescriptors, raw(SYS_dup3, one.fd, one.number, 0))) return false;
-  }
+  const int state_in = descriptors_.state_in.get();
+  const int state_out = descriptors_.state_out.get();
+  if (state_in >= 0 && fail(BirthStage::kDescriptors, raw(SYS_dup3, state_in, descriptors_.state_in_number, 0))) return false;
+  if (state_out >= 0 && fail(BirthStage::kDescriptors, raw(SYS_dup3, state_out, descriptors_.state_out_number, 0))) return false;
+  // In ascending order, so that the gaps between them can be closed.
+  int kept[3] = {birth_number_, state_in >= 0 ? descriptors_.state_in_number : -1, state_out >= 0 ? descriptors_.state_out_number : -1};
+  if (kept[0] > kept[1]) std::swap(kept[0], kept[1]);
+  if (kept[1] > kept[2]) std::swap(kept[1], kept[2]);
+  if (kept[0] > kept[1]) std::swap(kept[0], kept[1]);
   int first = 3;
-  for (const Kept& one : kept) {
-    if (one.fd < 0) continue;
-    if (one.number > first) raw(SYS_close_range, first, one.number - 1, 0);
-    first = one.number + 1;
+  for (const int number : kept) {
+    if (number < first) continue;
+    if (number > first) raw(SYS_close_range, first, number - 1, 0);
+    first = number + 1;
   }
   if (fail(BirthStage::kDescriptors, raw(SYS_close_range, first, ~0u, 0))) return false;
   raw(SYS_prlimit64, 0, RLIMIT_NOFILE, &description_.open_files, nullptr);

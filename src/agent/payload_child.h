@@ -1,15 +1,18 @@
 // The path of a payload process from its birth to execve.
 //
-// The child shares memory with aether (CLONE_VM | CLONE_VFORK): it costs no page
-// tables, and the payload's out-of-memory killer has no memory to gain from it.
-// It therefore makes raw system calls only, allocates nothing, and touches
-// nothing but its plan. All thinking is done before, by PayloadPlan.
+// The child shares memory with aether (CLONE_VM): it costs no page tables, and
+// the payload's out-of-memory killer has no memory to gain from it. It therefore
+// makes raw system calls only, allocates nothing, and touches nothing but its
+// plan. All thinking is done before, by PayloadPlan.
+//
+// aether does not wait for it (no CLONE_VFORK): the child holds the only write end
+// of a pipe that is closed on execve. Its end of file says that the child has left
+// the shared memory, by its program or by its end.
 #pragma once
 
 #include <sys/resource.h>
 #include <sys/types.h>
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -64,13 +67,18 @@ class PayloadPlan {
 
   PayloadPlan(Description description, Descriptors descriptors);
 
-  // Makes the child and returns when it has executed the program or ended. True
-  // when the program runs. The calling thread waits meanwhile.
-  bool launch();
+  // Both: false when there will be no child; stage() and error_number() say why.
+  bool prepare();
+  // After prepare(), once.
+  bool start();
+  // From prepare() on. At its end once the child has executed the program or
+  // ended; until then the plan must live.
+  int birth_fd() const { return birth_.get(); }
+  // After that: the program runs, or has run.
+  bool ran();
 
-  // Written by the kernel before the child runs its first instruction; may be
-  // read by another thread while launch() runs. 0: there was no child.
-  pid_t pid() const { return pid_.load(std::memory_order_acquire); }
+  // 0: there was no child.
+  pid_t pid() const { return pid_; }
   sys::Fd take_pidfd() { return std::move(pidfd_); }
   BirthStage stage() const { return static_cast<BirthStage>(stage_); }
   int error_number() const { return error_; }
@@ -97,8 +105,11 @@ class PayloadPlan {
   std::vector<Candidate> candidates_;
   std::unique_ptr<char[]> stack_;
 
-  std::atomic<pid_t> pid_{0};
+  pid_t pid_ = 0;
   sys::Fd pidfd_;
+  sys::Fd birth_;       // the read end
+  sys::Fd birth_held_;  // the write end; after start() the child's alone
+  int birth_number_ = -1;
   volatile std::uint8_t stage_ = 0;
   volatile int error_ = 0;
 };

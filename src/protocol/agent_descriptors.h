@@ -15,7 +15,7 @@
 // of that socket means that no sandbox will come of it: aether exits.
 //
 // A payload process is made in this order, by a child that shares nothing but
-// memory with aether (clone3 with CLONE_VM | CLONE_VFORK | CLONE_INTO_CGROUP):
+// memory with aether (clone3 with CLONE_VM | CLONE_INTO_CGROUP):
 //   1. write "0" to each of kV1TasksFds that is open (never a pid: that waits for
 //      an RCU grace period);
 //   2. setns(kInnerUserNamespaceFd, CLONE_NEWUSER). The filter allows setns with
