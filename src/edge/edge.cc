@@ -146,8 +146,9 @@ asio::awaitable<Result<model::Sandbox>> Edge::create(CreateCommand command) {
   DSEC_CO_TRY(fail_point("edge.accepted"));
   ++creates_;
 
-  // The commit and the launch go on side by side; the answer waits for both.
-  const auto committed = std::make_shared<bool>(false);
+  // The commit and the launch go on side by side; the answer waits for both. A
+  // sandbox dies with the machine: only a key has to outlive it.
+  const auto committed = std::make_shared<bool>(command.idempotency_key.empty());
   const auto sandbox = std::make_shared<LiveSandbox>(context_, *this, std::move(accepted), options_.node);
   insert(sandbox);
   ++live_;
@@ -155,13 +156,15 @@ asio::awaitable<Result<model::Sandbox>> Edge::create(CreateCommand command) {
   if (!spec.name.empty()) names_[{sandbox->project(), spec.name}] = sandbox->id();
   if (!command.idempotency_key.empty())
     remember_key(key_name(sandbox->project(), command.idempotency_key), {sandbox->id(), print, sandbox->view().created_at_ms});
-  wal_->commit(*logged, [io = &parts_.io, sandbox, committed](Result<void> outcome) {
-    asio::post(*io, [sandbox, committed, outcome = std::move(outcome)] {
-      *committed = true;
-      if (!outcome.ok()) sandbox->begin_end(model::EndCause::kStartFailed, outcome.error().message());
-      sandbox->changed().notify();
+  if (!*committed) {
+    wal_->commit(*logged, [io = &parts_.io, sandbox, committed](Result<void> outcome) {
+      asio::post(*io, [sandbox, committed, outcome = std::move(outcome)] {
+        *committed = true;
+        if (!outcome.ok()) sandbox->begin_end(model::EndCause::kStartFailed, outcome.error().message());
+        sandbox->changed().notify();
+      });
     });
-  });
+  }
   sandbox->note_event("accepted", "");
   asio::co_spawn(parts_.io, [sandbox] { return sandbox->launch(); }, asio::detached);
 

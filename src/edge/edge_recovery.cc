@@ -92,6 +92,8 @@ Result<std::unique_ptr<Edge>> Edge::open(Parts parts, Options options) {
   DSEC_TRY(edge->context_.log(WalType::kEdgeStart, EdgeStartRecord{.epoch = edge->context_.epoch,
                                                                    .boot_id = edge->boot_id_,
                                                                    .at_ms = edge->context_.now_ms()}));
+  // Ids are made of the epoch: no crash of the machine may bring it back.
+  DSEC_TRY(edge->wal_->sync());
   return edge;
 }
 

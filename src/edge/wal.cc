@@ -288,6 +288,16 @@ void Wal::commit(std::uint64_t position, std::function<void(Result<void>)> done)
   wake_.notify_one();
 }
 
+Result<void> Wal::sync() {
+  DSEC_TRY(fail_point("edge.wal.sync"));
+  if (fdatasync(segment_->get()) != 0) {
+    broken_ = true;
+    return errno_error("fdatasync the edge log", errno);
+  }
+  synced_ = written_.load();
+  return {};
+}
+
 void Wal::run_commits() {
   std::unique_lock lock(mutex_);
   while (true) {

@@ -72,6 +72,9 @@ class Wal {
   // stable storage, or with the error that keeps it from getting there.
   void commit(std::uint64_t position, std::function<void(Result<void>)> done);
 
+  // The same for all that was appended, at once. Blocks for disk; before the loop runs.
+  Result<void> sync();
+
   // True when sealed segments have grown enough to be worth it.
   bool wants_compaction() const;
   // Blocks for disk; any thread but only one at a time, beside append().
