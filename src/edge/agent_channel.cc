@@ -108,8 +108,12 @@ bool AgentChannel::dispatch(const protocol::Frame& frame) {
 }
 
 void AgentChannel::send(MessageType type, std::string_view body, int fd, Lane lane) {
+  if (open()) send_frame(protocol::encode_frame(type, body), fd, lane);
+}
+
+void AgentChannel::send_frame(std::string bytes, int fd, Lane lane) {
   if (!open()) return;
-  Outgoing frame{.bytes = protocol::encode_frame(type, body)};
+  Outgoing frame{.bytes = std::move(bytes)};
   const bool idle = !has_current_ && control_.empty() && data_.empty();
   if (idle && !waiting_writable_) {
     const ssize_t n = send_some(socket_.native_handle(), frame.bytes, fd);

@@ -48,6 +48,7 @@ class AgentChannel : public std::enable_shared_from_this<AgentChannel> {
   void start();
   // `fd` is borrowed for the call; it travels with the frame's first byte.
   void send(protocol::MessageType type, std::string_view body, int fd = -1, Lane lane = Lane::kControl);
+  void send_frame(std::string frame, int fd = -1, Lane lane = Lane::kControl);
   bool open() const { return events_ != nullptr; }
   std::size_t queued_bytes() const { return queued_; }
   // No event comes after it.

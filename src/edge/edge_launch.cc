@@ -1,5 +1,7 @@
 // What a launch and an end need from the node: layers, writable layer, network.
 
+#include <sys/socket.h>
+
 #include <algorithm>
 
 #include "base/fail_point.h"
@@ -75,6 +77,10 @@ Result<Launched> Edge::launch_blocking(const AcceptedRecord& accepted, Deadline 
     Result<sys::Fd> agent = out.instance->dial_agent(deadline);
     if (agent.ok()) {
       out.agent = std::move(agent).value();
+      // The agent answers while the event loop is told of the launch. An empty
+      // socket takes all of a small frame, or nothing.
+      const std::string hello = hello_frame(accepted, context_.epoch);
+      out.greeted = ::send(out.agent.get(), hello.data(), hello.size(), MSG_NOSIGNAL | MSG_DONTWAIT) == static_cast<ssize_t>(hello.size());
       return out;
     }
     step = platform_fault(std::move(agent).within("reach the agent").error());

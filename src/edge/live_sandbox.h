@@ -43,7 +43,11 @@ struct Launched {
   std::shared_ptr<backend::Instance> instance;
   LaunchedRecord record;
   sys::Fd agent;  // connected
+  bool greeted = false;  // Hello was sent on it
 };
+
+// The frame that opens a connection to the sandbox's agent.
+std::string hello_frame(const AcceptedRecord& accepted, std::uint64_t epoch);
 
 // What a sandbox needs from its edge.
 class SandboxOwner {
@@ -180,10 +184,10 @@ class LiveSandbox final : public std::enable_shared_from_this<LiveSandbox>, publ
   asio::awaitable<void> end_after_loss(std::string why);
   asio::awaitable<void> open_processes(std::shared_ptr<Exec> exec);
   void watch_pidfd();
-  void attach(sys::Fd socket);
+  void attach(sys::Fd socket, bool greeted);
   // In the turn of the caller.
   asio::awaitable<void> end_now(model::EndCause cause, std::string detail);
-  asio::awaitable<void> bring_up(sys::Fd agent, Instant by);
+  asio::awaitable<void> bring_up(sys::Fd agent, bool greeted, Instant by);
   void set_state(model::SandboxState state);
   void resume_execs();
   void become_running();

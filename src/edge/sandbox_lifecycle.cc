@@ -58,14 +58,13 @@ asio::awaitable<void> LiveSandbox::launch() {
   }
   if (!step.ok()) co_return co_await end_now(EndCause::kStartFailed, step.error().message());
   watch_pidfd();
-  prepare_operation();
-  co_await bring_up(std::move(launched->agent), by);
+  co_await bring_up(std::move(launched->agent), launched->greeted, by);
 }
 
 // From a connected agent to a running sandbox, or to its end.
-asio::awaitable<void> LiveSandbox::bring_up(sys::Fd agent, Instant by) {
+asio::awaitable<void> LiveSandbox::bring_up(sys::Fd agent, bool greeted, Instant by) {
   const Self self = shared_from_this();
-  attach(std::move(agent));
+  attach(std::move(agent), greeted);
   while (!greeted_ && !end_wanted_ && !gone_ && context_.clock.now() < by) {
     if (channel_ == nullptr || !channel_->open()) {
       // Before its first answer nothing of the payload ran: the platform's failure.
@@ -109,16 +108,20 @@ void LiveSandbox::become_running() {
   touch();
   last_ping_ = context_.clock.now();
   set_state(SandboxState::kRunning);
+  prepare_operation();
 }
 
-void LiveSandbox::attach(sys::Fd socket) {
+std::string hello_frame(const AcceptedRecord& accepted, std::uint64_t epoch) {
+  return protocol::encode_frame(
+      MessageType::kHello, protocol::encode(protocol::Hello{.secret = accepted.secret, .epoch = epoch, .no_new_privs = accepted.spec.no_new_privs}));
+}
+
+void LiveSandbox::attach(sys::Fd socket, bool greeted) {
   if (channel_ != nullptr) channel_->close();
   greeted_ = false;
   hello_operations_.clear();
   channel_ = std::make_shared<AgentChannel>(context_.io, std::move(socket), *this, context_.scratch);
-  channel_->send(MessageType::kHello, protocol::encode(protocol::Hello{.secret = accepted_.secret,
-                                                                       .epoch = context_.epoch,
-                                                                       .no_new_privs = sandbox_.spec.no_new_privs}));
+  if (!greeted) channel_->send_frame(hello_frame(accepted_, context_.epoch));
   channel_->start();
 }
 
@@ -138,7 +141,7 @@ asio::awaitable<Result<void>> LiveSandbox::connect(Instant by) {
   const std::shared_ptr<backend::Instance> instance = instance_;
   Result<sys::Fd> socket = co_await net::on_pool(context_.calls, [instance, by] { return instance->dial_agent(Deadline::at(by)); });
   if (!socket.ok()) co_return std::move(socket).error();
-  attach(std::move(socket).value());
+  attach(std::move(socket).value(), false);
   while (!greeted_ && !gone_ && channel_->open() && context_.clock.now() < by) co_await changed_.wait(by);
   if (greeted_) co_return Result<void>();
   channel_->close();
@@ -386,8 +389,7 @@ asio::awaitable<void> LiveSandbox::readopt(std::shared_ptr<backend::Instance> in
   if (sandbox_.state != SandboxState::kRunning) {
     Result<sys::Fd> socket = co_await net::on_pool(context_.calls, [held = instance_, by] { return held->dial_agent(Deadline::at(by)); });
     if (!socket.ok()) co_return co_await end_now(EndCause::kStartFailed, socket.error().message());
-    prepare_operation();
-    co_return co_await bring_up(std::move(socket).value(), by);
+    co_return co_await bring_up(std::move(socket).value(), false, by);
   }
   // The operations' cgroups first: what the agent then says can be acted upon.
   for (const auto& [op_id, exec] : execs_) {
