@@ -1,10 +1,11 @@
-// The btrfs pool. The calls are ioctls on the top directory: a subvolume is made
-// in about 80 us and dropped in 50, the cleaner frees its space behind us.
+// The btrfs pool. A sandbox's subvolume comes from the stock and goes back to it by
+// a rename; the calls are made on the top directory.
 #include <fcntl.h>
 #include <linux/btrfs.h>
 #include <linux/loop.h>
 #include <linux/mount.h>
 #include <spawn.h>
+#include <stdio.h>
 #include <sys/ioctl.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
@@ -136,21 +137,14 @@ Result<std::string> enable_quota(int root) {
   return errno_error("enable quota in the pool", errno);
 }
 
-Result<btrfs_ioctl_vol_args_v2> named(const std::string& id) {
-  btrfs_ioctl_vol_args_v2 arguments{};
-  const std::string name = kPrefix + id;
-  if (id.empty() || id.find('/') != std::string::npos || name.size() >= sizeof arguments.name)
-    return invalid_argument("not a name for a subvolume: " + id);
-  std::memcpy(arguments.name, name.c_str(), name.size() + 1);
-  return arguments;
+Result<std::string> name_of(const std::string& id) {
+  if (id.empty() || id.find('/') != std::string::npos || id.size() > 200) return invalid_argument("not a name for a subvolume: " + id);
+  return kPrefix + id;
 }
 
-Result<void> limit_subvolume(int root, int subvolume, std::uint64_t bytes) {
-  btrfs_ioctl_ino_lookup_args lookup{};
-  lookup.objectid = 256;  // BTRFS_FIRST_FREE_OBJECTID: the top of a subvolume
-  if (::ioctl(subvolume, BTRFS_IOC_INO_LOOKUP, &lookup) != 0) return errno_error("look up the subvolume", errno);
+Result<void> limit_subvolume(int root, std::uint64_t tree, std::uint64_t bytes) {
   btrfs_ioctl_qgroup_limit_args limit{};
-  limit.qgroupid = lookup.treeid;
+  limit.qgroupid = tree;
   limit.lim.flags = BTRFS_QGROUP_LIMIT_MAX_RFER;
   limit.lim.max_rfer = bytes;
   if (::ioctl(root, BTRFS_IOC_QGROUP_LIMIT, &limit) != 0) return errno_error("limit the subvolume", errno);
@@ -174,27 +168,27 @@ Result<std::unique_ptr<BtrfsUpperPool>> BtrfsUpperPool::open(Options options, sy
   // A mount's descriptor is a path only; ioctls need the directory open.
   DSEC_ASSIGN(sys::Fd root, sys::open_at(mount.get(), ".", O_RDONLY | O_DIRECTORY));
   DSEC_ASSIGN(std::string quota, enable_quota(root.get()));
-  return std::unique_ptr<BtrfsUpperPool>(new BtrfsUpperPool(keeper, std::move(root), std::move(quota)));
+  DSEC_ASSIGN(std::unique_ptr<SubvolumeStock> stock, SubvolumeStock::open(root.get()));
+  return std::unique_ptr<BtrfsUpperPool>(new BtrfsUpperPool(keeper, std::move(root), std::move(quota), std::move(stock)));
 }
 
 Result<UpperLayer> BtrfsUpperPool::create(const std::string& id, std::uint64_t limit_bytes) {
-  DSEC_ASSIGN(btrfs_ioctl_vol_args_v2 arguments, named(id));
-  if (::ioctl(root_.get(), BTRFS_IOC_SUBVOL_CREATE_V2, &arguments) != 0) return errno_error("make a subvolume", errno);
-  const auto finish = [&]() -> Result<UpperLayer> {
-    DSEC_ASSIGN(sys::Fd directory, sys::open_at(root_.get(), arguments.name, O_RDONLY | O_DIRECTORY));
-    DSEC_TRY(limit_subvolume(root_.get(), directory.get(), limit_bytes));
-    return UpperLayer{std::move(directory), limit_bytes};
-  };
-  Result<UpperLayer> made = finish();
-  if (!made.ok()) (void)remove(id);  // the first error is the one to tell
-  return made;
+  DSEC_ASSIGN(const std::string name, name_of(id));
+  DSEC_ASSIGN(Subvolume made, stock_->take());
+  // The limit before the name: nothing that a sandbox can be found by is without one.
+  Result<void> step = limit_subvolume(root_.get(), made.tree, limit_bytes);
+  if (step.ok() && ::renameat2(root_.get(), made.name.c_str(), root_.get(), name.c_str(), RENAME_NOREPLACE) != 0)
+    step = errno == EEXIST ? Error(ErrorCode::kConflict, "there is a writable layer of this name", EEXIST) : errno_error("name the subvolume", errno);
+  if (!step.ok()) {
+    (void)stock_->throw_away(made.name);  // the first error is the one to tell
+    return std::move(step).error();
+  }
+  return UpperLayer{std::move(made.directory), limit_bytes};
 }
 
 Result<void> BtrfsUpperPool::remove(const std::string& id) {
-  DSEC_ASSIGN(btrfs_ioctl_vol_args_v2 arguments, named(id));
-  if (::ioctl(root_.get(), BTRFS_IOC_SNAP_DESTROY_V2, &arguments) != 0 && errno != ENOENT)
-    return errno_error("drop a subvolume", errno);
-  return {};
+  DSEC_ASSIGN(const std::string name, name_of(id));
+  return stock_->throw_away(name);
 }
 
 Result<std::size_t> BtrfsUpperPool::sweep(const std::vector<std::string>& live) {

@@ -12,6 +12,7 @@
 
 #include "backend/backend.h"
 #include "base/result.h"
+#include "edge/subvolume_stock.h"
 #include "sys/descriptor_keeper.h"
 #include "sys/fd.h"
 
@@ -70,12 +71,13 @@ class BtrfsUpperPool final : public UpperPool {
   Result<void> release();
 
  private:
-  BtrfsUpperPool(sys::DescriptorKeeper& keeper, sys::Fd root, std::string quota)
-      : keeper_(keeper), root_(std::move(root)), quota_(std::move(quota)) {}
+  BtrfsUpperPool(sys::DescriptorKeeper& keeper, sys::Fd root, std::string quota, std::unique_ptr<SubvolumeStock> stock)
+      : keeper_(keeper), root_(std::move(root)), quota_(std::move(quota)), stock_(std::move(stock)) {}
 
   sys::DescriptorKeeper& keeper_;
   const sys::Fd root_;      // the top of the file system, open for ioctls
   const std::string quota_;  // "simple" or "full"
+  const std::unique_ptr<SubvolumeStock> stock_;
 };
 
 // Which pool a sandbox gets: small ones live in memory, the others in the btrfs

@@ -1,0 +1,132 @@
+#include "edge/subvolume_stock.h"
+
+#include <fcntl.h>
+#include <linux/btrfs.h>
+#include <stdio.h>
+#include <sys/ioctl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "base/log.h"
+#include "sys/file.h"
+
+namespace dsec::edge {
+namespace {
+
+constexpr std::string_view kSpare = "p-";
+constexpr std::string_view kTrash = "d-";
+constexpr std::size_t kReady = 32;  // filled up again when half of them are gone
+
+Result<void> drop(int root, const std::string& name) {
+  btrfs_ioctl_vol_args_v2 arguments{};
+  std::memcpy(arguments.name, name.c_str(), name.size() + 1);
+  if (::ioctl(root, BTRFS_IOC_SNAP_DESTROY_V2, &arguments) != 0 && errno != ENOENT) return errno_error("drop subvolume " + name, errno);
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<SubvolumeStock>> SubvolumeStock::open(int root) {
+  std::unique_ptr<SubvolumeStock> stock(new SubvolumeStock(root));
+  DSEC_ASSIGN(std::vector<std::string> names, sys::list_directory("/proc/self/fd/" + std::to_string(root)));
+  for (std::string& name : names) {
+    if (!name.starts_with(kSpare) && !name.starts_with(kTrash)) continue;
+    std::uint64_t number = 0;
+    std::from_chars(name.data() + kSpare.size(), name.data() + name.size(), number);
+    stock->next_number_ = std::max(stock->next_number_, number + 1);
+    stock->trash_.push_back(std::move(name));
+  }
+  stock->thread_ = std::thread([self = stock.get()] { self->run(); });
+  return stock;
+}
+
+SubvolumeStock::~SubvolumeStock() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_one();
+  if (thread_.joinable()) thread_.join();
+}
+
+Result<Subvolume> SubvolumeStock::make() {
+  Subvolume made;
+  {
+    const std::lock_guard lock(mutex_);
+    made.name = std::string(kSpare) + std::to_string(next_number_++);
+  }
+  btrfs_ioctl_vol_args_v2 arguments{};
+  std::memcpy(arguments.name, made.name.c_str(), made.name.size() + 1);
+  if (::ioctl(root_, BTRFS_IOC_SUBVOL_CREATE_V2, &arguments) != 0) return errno_error("make a subvolume", errno);
+  const Result<void> known = [&]() -> Result<void> {
+    DSEC_ASSIGN(made.directory, sys::open_at(root_, made.name, O_RDONLY | O_DIRECTORY));
+    btrfs_ioctl_ino_lookup_args lookup{};
+    lookup.objectid = 256;  // BTRFS_FIRST_FREE_OBJECTID: the top of a subvolume
+    if (::ioctl(made.directory.get(), BTRFS_IOC_INO_LOOKUP, &lookup) != 0) return errno_error("look up the subvolume", errno);
+    made.tree = lookup.treeid;
+    return {};
+  }();
+  if (known.ok()) return made;
+  (void)drop(root_, made.name);  // the first error is the one to tell
+  return known.error();
+}
+
+Result<Subvolume> SubvolumeStock::take() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!spares_.empty()) {
+      Subvolume spare = std::move(spares_.front());
+      spares_.pop_front();
+      if (spares_.size() < kReady / 2 && !std::exchange(filling_, true)) changed_.notify_one();
+      return spare;
+    }
+  }
+  return make();
+}
+
+Result<void> SubvolumeStock::throw_away(const std::string& name) {
+  std::string trash(kTrash);
+  {
+    const std::lock_guard lock(mutex_);
+    trash += std::to_string(next_number_++);
+  }
+  if (::renameat2(root_, name.c_str(), root_, trash.c_str(), RENAME_NOREPLACE) != 0) {
+    if (errno == ENOENT) return {};
+    return errno_error("throw a subvolume away", errno);
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    trash_.push_back(std::move(trash));
+  }
+  changed_.notify_one();
+  return {};
+}
+
+void SubvolumeStock::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return stopping_ || filling_ || !trash_.empty(); });
+    if (!trash_.empty()) {
+      const std::string name = std::move(trash_.front());
+      trash_.pop_front();
+      lock.unlock();
+      if (Result<void> dropped = drop(root_, name); !dropped.ok()) log_warning("the next start drops it", {{"why", dropped.error().message()}});
+      lock.lock();
+      continue;
+    }
+    if (stopping_) return;
+    lock.unlock();
+    Result<Subvolume> made = make();
+    lock.lock();
+    if (made.ok()) spares_.push_back(std::move(made).value());
+    // After an error launches make their own, and tell theirs.
+    filling_ = made.ok() && spares_.size() < kReady;
+  }
+}
+
+}  // namespace dsec::edge
