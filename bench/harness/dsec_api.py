@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
+import uuid
 from pathlib import Path
 from typing import Any, Callable, Dict, Generator, List, Optional
 
@@ -85,7 +86,8 @@ class Server:
 
 
 def create_call(**more: Any) -> Call:
-    return Call("POST", "/v1/sandboxes", {"image": IMAGE, "resources": RESOURCES, **more})
+    """With a key, as libdsec sends one: the answer waits until the log is on stable storage."""
+    return Call("POST", "/v1/sandboxes", {"image": IMAGE, "resources": RESOURCES, **more}, f"Idempotency-Key: {uuid.uuid4().hex}\r\n")
 
 
 def exec_call(identity: str, *argv: str) -> Call:

@@ -20,6 +20,7 @@ class Call:
     method: str
     path: str
     body: Optional[Dict[str, Any]] = None
+    head: str = ""  # more header lines, each with its end of line
 
 
 @dataclass
@@ -46,7 +47,7 @@ class _Connection:
 
     def send(self, call: Call) -> None:
         body = b"" if call.body is None else json.dumps(call.body).encode()
-        head = f"{call.method} {call.path} HTTP/1.1\r\n{self.client.fixed_head}Content-Length: {len(body)}\r\n\r\n"
+        head = f"{call.method} {call.path} HTTP/1.1\r\n{self.client.fixed_head}{call.head}Content-Length: {len(body)}\r\n\r\n"
         self.socket.sendall(head.encode() + body)  # requests are small: the socket's buffer takes them at once
 
     def advance(self) -> Optional[Answer]:
