@@ -86,6 +86,12 @@ class Operation {
   virtual bool populated() const = 0;
   virtual std::uint64_t cpu_usec() const = 0;
   virtual std::uint64_t frozen_usec() const = 0;
+  // By this, and no longer than 128 bytes, find_operation() finds it again.
+  virtual std::string record() const = 0;
+  // For another command in the same place, counting from 0: where no process is
+  // left and kill() was never called, else nullptr. This one is then over: its
+  // methods do nothing. Cheap enough for the event loop.
+  virtual std::unique_ptr<Operation> renew() = 0;
 };
 
 enum class LoopbackKind { kTcp, kUdp };
@@ -111,8 +117,8 @@ class Instance {
   // Bound sockets on the sandbox's own loopback, TCP ones listening.
   virtual Result<std::vector<sys::Fd>> listen_loopback(const std::vector<LoopbackListener>& listeners) = 0;
   virtual Result<std::unique_ptr<Operation>> open_operation(const std::string& op_id) = 0;
-  // Finds the operation of an adopted sandbox again.
-  virtual Result<std::unique_ptr<Operation>> find_operation(const std::string& op_id) = 0;
+  // Finds the operation of an adopted sandbox again, by its record().
+  virtual Result<std::unique_ptr<Operation>> find_operation(const std::string& record) = 0;
   virtual Result<void> freeze(Deadline deadline) = 0;
   virtual Result<void> thaw(Deadline deadline) = 0;
   virtual Result<Usage> usage() = 0;

@@ -307,6 +307,13 @@ void Exec::release_if_done() {
 
 bool Exec::let_go() {
   if (!processes_) return true;
+  if (sandbox_.wants_spare()) {
+    if (std::shared_ptr<backend::Operation> renewed = processes_->renew()) {
+      processes_.reset();
+      sandbox_.give_spare(std::move(renewed));
+      return true;
+    }
+  }
   if (processes_->populated()) return false;
   // Its destructor removes the cgroup: a system call that may block.
   std::shared_ptr<backend::Operation> gone = std::exchange(processes_, nullptr);

@@ -48,6 +48,7 @@ class Exec : public std::enable_shared_from_this<Exec> {
   std::string fingerprint;
   bool start_command = false;
   bool restartable = true;
+  std::string processes_record;  // "" = as made for its id
   void accepted(std::int64_t at_ms);
   void give_processes(std::shared_ptr<backend::Operation> processes) { processes_ = std::move(processes); }
   const std::shared_ptr<backend::Operation>& processes() const { return processes_; }
@@ -84,7 +85,8 @@ class Exec : public std::enable_shared_from_this<Exec> {
   void acknowledge();
   // True while processes of it may be left.
   bool populated() const { return processes_ != nullptr && processes_->populated(); }
-  // Gives the empty cgroup back. Returns true when nothing is left to watch.
+  // Gives the empty cgroup back, to the sandbox's next command where it can be
+  // used again. Returns true when nothing is left to watch.
   bool let_go();
 
   // Recovery.

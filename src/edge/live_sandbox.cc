@@ -171,6 +171,7 @@ void LiveSandbox::restore_op(const OpAcceptedRecord& record) {
   exec->fingerprint = record.fingerprint;
   exec->restartable = record.restartable;
   exec->start_command = record.start_command;
+  exec->processes_record = record.processes;
   exec->accepted(record.at_ms);
   if (!record.key.empty()) exec_keys_[record.key] = record.op_id;
   if (record.start_command) start_exec_ = exec;

@@ -159,6 +159,9 @@ class LiveSandbox final : public std::enable_shared_from_this<LiveSandbox>, publ
   std::string default_cwd() const { return accepted_.config.cwd; }
   std::string default_user() const { return sandbox_.spec.user.empty() ? accepted_.config.user : sandbox_.spec.user; }
   void on_exec_finished(Exec& exec);
+  // A finished command's processes, for the next one.
+  bool wants_spare() const { return spare_ == nullptr && !preparing_ && instance_ != nullptr && !over(); }
+  void give_spare(std::shared_ptr<backend::Operation> spare) { spare_ = std::move(spare); }
 
   // ---- files: transfers hear what the agent says about their request
   std::uint64_t add_transfer(FileTransfer& transfer);
@@ -223,10 +226,10 @@ class LiveSandbox final : public std::enable_shared_from_this<LiveSandbox>, publ
   std::unordered_map<std::string, std::string> exec_keys_;
   std::size_t running_execs_ = 0;
   std::vector<std::shared_ptr<Exec>> lingering_;  // finished, with processes left
-  // The next command's id and processes, prepared ahead of it; while they are
-  // prepared, a command may claim them.
-  std::string spare_id_;
+  // The next command's processes: prepared ahead of it, or left by an earlier one.
+  // While they are prepared for spare_id_, a command may claim id and processes.
   std::shared_ptr<backend::Operation> spare_;
+  std::string spare_id_;
   bool preparing_ = false;
   std::shared_ptr<Exec> spare_claim_;
   std::shared_ptr<Exec> start_exec_;

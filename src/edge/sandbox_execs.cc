@@ -78,7 +78,7 @@ Result<LiveSandbox::Started> LiveSandbox::start_exec(ExecRequest request, std::s
 
   const bool ready = spare_ != nullptr;
   const bool claims = !ready && preparing_ && !spare_claim_ && !spare_id_.empty();
-  std::string op_id = ready || claims ? std::exchange(spare_id_, {}) : new_op_id();
+  std::string op_id = claims ? std::exchange(spare_id_, {}) : new_op_id();
   OpAcceptedRecord record{.id = id(), .op_id = op_id, .key = request.key, .fingerprint = print, .request = {}, .at_ms = context_.now_ms()};
   record.request = request_text.empty() ? request_text_of(request) : std::string(request_text);
   if (record.request.size() > kMaxLoggedRequest) {
@@ -86,6 +86,7 @@ Result<LiveSandbox::Started> LiveSandbox::start_exec(ExecRequest request, std::s
     record.restartable = false;
   }
   record.start_command = purpose == Purpose::kStartCommand;
+  if (ready) record.processes = spare_->record();
   // In the log before the agent hears of it: a restarted edge knows every command that can have run.
   DSEC_TRY(fail_point("edge.exec.accept"));
   if (Result<std::uint64_t> logged = context_.log(WalType::kOpAccepted, record); !logged.ok()) return std::move(logged).error();
@@ -95,6 +96,7 @@ Result<LiveSandbox::Started> LiveSandbox::start_exec(ExecRequest request, std::s
   exec->fingerprint = std::move(print);
   exec->restartable = record.restartable;
   exec->start_command = record.start_command;
+  exec->processes_record = std::move(record.processes);
   execs_[op_id] = exec;
   exec_order_.push_back(op_id);
   if (!record.key.empty()) exec_keys_[record.key] = op_id;
@@ -105,7 +107,6 @@ Result<LiveSandbox::Started> LiveSandbox::start_exec(ExecRequest request, std::s
   if (ready) {
     exec->give_processes(std::exchange(spare_, nullptr));
     exec->start();
-    prepare_operation();
   } else if (claims) {
     spare_claim_ = exec;
   } else {
@@ -127,7 +128,6 @@ asio::awaitable<void> LiveSandbox::open_processes(std::shared_ptr<Exec> exec) {
   }
   exec->give_processes(std::shared_ptr<backend::Operation>(std::move(opened).value()));
   exec->start();
-  if (!spare_ && !preparing_) prepare_operation();
 }
 
 void LiveSandbox::prepare_operation() {
@@ -152,13 +152,10 @@ asio::awaitable<void> LiveSandbox::prepare_spare() {
     }
     claimant->give_processes(std::shared_ptr<backend::Operation>(std::move(opened).value()));
     claimant->start();
-    prepare_operation();
     co_return;
   }
-  if (!opened.ok() || over()) {
-    spare_id_.clear();
-    co_return;
-  }
+  spare_id_.clear();
+  if (!opened.ok() || over() || spare_) co_return;
   spare_ = std::shared_ptr<backend::Operation>(std::move(opened).value());
 }
 

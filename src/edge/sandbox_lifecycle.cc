@@ -395,7 +395,9 @@ asio::awaitable<void> LiveSandbox::readopt(std::shared_ptr<backend::Instance> in
   for (const auto& [op_id, exec] : execs_) {
     if (exec->finished()) continue;
     Result<std::unique_ptr<backend::Operation>> found =
-        co_await net::on_pool(context_.calls, [held = instance_, name = op_id] { return held->find_operation(name); });
+        co_await net::on_pool(context_.calls, [held = instance_, record = exec->processes_record.empty() ? op_id : exec->processes_record] {
+          return held->find_operation(record);
+        });
     if (found.ok()) exec->give_processes(std::shared_ptr<backend::Operation>(std::move(found).value()));
   }
   if (Result<void> network = co_await owner_.connect_network(self); !network.ok())

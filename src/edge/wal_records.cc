@@ -243,6 +243,7 @@ std::string encode(const OpAcceptedRecord& r) {
   writer.add_int64(6, r.at_ms);
   writer.add_bool(7, r.restartable);
   if (r.start_command) writer.add_bool(8, true);
+  if (!r.processes.empty()) writer.add_string(9, r.processes);
   return out;
 }
 
@@ -258,6 +259,7 @@ Result<OpAcceptedRecord> decode_record(std::string_view body) {
       case 6: r.at_ms = f.get_int64(); return true;
       case 7: r.restartable = f.get_bool(); return true;
       case 8: r.start_command = f.get_bool(); return true;
+      case 9: r.processes = f.get_string(); return true;
       default: return false;
     }
   });

@@ -78,6 +78,7 @@ struct OpAcceptedRecord {
   std::int64_t at_ms = 0;
   bool restartable = true;  // false: the request is not whole (a large stdin)
   bool start_command = false;
+  std::string processes;  // record of the backend's operation; "" = as made for this op_id
 };
 
 struct OpFinishedRecord {

@@ -167,6 +167,27 @@ TEST_P(BackendContract, KillsAnOperationWithoutTouchingTheAgent) {
   EXPECT_TRUE(instance->destroy(soon()).ok());
 }
 
+TEST_P(BackendContract, RenewsAnOperationUntilItIsKilled) {
+  auto instance = launch();
+  ASSERT_NE(instance, nullptr);
+  auto first = instance->open_operation("0123456789abcdef");
+  ASSERT_TRUE(first.ok()) << first.error().message();
+
+  auto second = (*first)->renew();
+
+  ASSERT_EQ(second != nullptr, fixture_->operations_have_cgroups());
+  if (second != nullptr) {
+    EXPECT_TRUE((*first)->kill().ok()) << "it is over, and reaches nobody";
+    EXPECT_EQ((*first)->renew(), nullptr);
+    auto third = second->renew();
+    ASSERT_NE(third, nullptr);
+    EXPECT_TRUE(instance->find_operation(third->record()).ok());
+    EXPECT_TRUE(third->kill().ok());
+    EXPECT_EQ(third->renew(), nullptr);
+  }
+  EXPECT_TRUE(instance->destroy(soon()).ok());
+}
+
 TEST_P(BackendContract, TellsItsUsage) {
   auto instance = launch();
   ASSERT_NE(instance, nullptr);

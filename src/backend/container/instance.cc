@@ -122,29 +122,38 @@ Result<std::vector<sys::Fd>> ContainerInstance::listen_loopback(const std::vecto
   return out;
 }
 
-Result<std::unique_ptr<Operation>> ContainerInstance::operation(const std::string& op_id, bool make) {
-  if (!valid_operation_id(op_id)) return invalid_argument("an operation's id has letters, digits, '-', '_' and '.' only");
-  if (over_->load()) return Error(ErrorCode::kNotFound, "the sandbox is over");
+Result<std::unique_ptr<Operation>> ContainerInstance::operation(const OperationRecord& record, ContainerOperation::Past past) {
+  if (!valid_operation_id(record.id)) return invalid_argument("an operation's id has letters, digits, '-', '_' and '.' only");
+  if (scope_->over.load()) return Error(ErrorCode::kNotFound, "the sandbox is over");
   DSEC_ASSIGN(sys::Fd payload, shared_->cgroups.open_payload(record_.slot));
-  std::string name = "op-" + op_id;
-  if (make) {
-    DSEC_ASSIGN(sys::Fd made, sys::CgroupTree::make_operation(payload.get(), name));
-    return std::unique_ptr<Operation>(std::make_unique<ContainerOperation>(std::move(payload), std::move(name), std::move(made), over_));
+  std::string name = "op-" + record.id;
+  sys::Fd cgroup;
+  if (past == ContainerOperation::Past::kKnown) {
+    DSEC_ASSIGN(cgroup, sys::CgroupTree::make_operation(payload.get(), name));
+  } else {
+    cgroup = sys::Fd(::openat(payload.get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!cgroup) {
+      if (errno == ENOENT) return Error(ErrorCode::kNotFound, "no such operation");
+      return errno_error("open the operation's cgroup", errno);
+    }
   }
-  sys::Fd cgroup(::openat(payload.get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!cgroup) {
-    if (errno == ENOENT) return Error(ErrorCode::kNotFound, "no such operation");
-    return errno_error("open the operation's cgroup", errno);
-  }
-  return std::unique_ptr<Operation>(std::make_unique<ContainerOperation>(std::move(payload), std::move(name), std::move(cgroup), over_));
+  return std::unique_ptr<Operation>(
+      std::make_unique<ContainerOperation>(std::move(payload), std::move(name), std::move(cgroup), record.before, past, scope_));
 }
 
-Result<std::unique_ptr<Operation>> ContainerInstance::open_operation(const std::string& op_id) { return operation(op_id, true); }
+Result<std::unique_ptr<Operation>> ContainerInstance::open_operation(const std::string& op_id) {
+  return operation({.id = op_id, .before = {}}, ContainerOperation::Past::kKnown);
+}
 
-Result<std::unique_ptr<Operation>> ContainerInstance::find_operation(const std::string& op_id) { return operation(op_id, false); }
+Result<std::unique_ptr<Operation>> ContainerInstance::find_operation(const std::string& text) {
+  DSEC_ASSIGN(const OperationRecord record, decode_operation_record(text));
+  scope_->ever_frozen.store(true);  // by whoever held the sandbox before
+  return operation(record, ContainerOperation::Past::kUnknown);
+}
 
 Result<void> ContainerInstance::freeze(Deadline deadline) {
   DSEC_TRY(fail_point("container.freeze"));
+  scope_->ever_frozen.store(true);
   DSEC_TRY(shared_->cgroups.freeze_payload(record_.slot, true));
   auto frozen = shared_->cgroups.wait_frozen(record_.slot, true, deadline);
   // Never half frozen: after an error the payload runs.
@@ -158,7 +167,7 @@ Result<void> ContainerInstance::thaw(Deadline deadline) {
 }
 
 Result<Usage> ContainerInstance::usage() {
-  if (over_->load()) return Error(ErrorCode::kNotFound, "the sandbox is over");
+  if (scope_->over.load()) return Error(ErrorCode::kNotFound, "the sandbox is over");
   DSEC_ASSIGN(const sys::CgroupUsage measured, shared_->cgroups.usage(record_.slot));
   Usage out{measured.cpu_usec, measured.memory_bytes, measured.memory_peak_bytes, measured.processes,
             measured.oom_kills - std::min(measured.oom_kills, record_.oom_kills), measured.stalled_usec};
@@ -170,7 +179,7 @@ Result<EndEvidence> ContainerInstance::evidence() {
   EndEvidence out;
   out.ended = sys::process_ended(pidfd_.get());
   if (out.ended) out.wait_status = sys::exit_status(pidfd_.get());
-  if (!over_->load()) {
+  if (!scope_->over.load()) {
     if (const auto kills = shared_->cgroups.oom_kills(record_.slot); kills.ok())
       oom_kills_.store(*kills - std::min(*kills, record_.oom_kills));
   }
@@ -180,7 +189,7 @@ Result<EndEvidence> ContainerInstance::evidence() {
 }
 
 Result<void> ContainerInstance::destroy(Deadline deadline) {
-  if (over_->load()) return {};
+  if (scope_->over.load()) return {};
   DSEC_TRY(fail_point("container.destroy"));
   if (!sys::process_ended(pidfd_.get())) {
     killed_.store(true);
@@ -205,7 +214,7 @@ Result<void> ContainerInstance::destroy(Deadline deadline) {
   if (!released.ok()) return std::move(released).error();
   if (!*released) return Error(ErrorCode::kConflict, "a process is left in the sandbox");
   shared_->forget(record_);
-  over_->store(true);
+  scope_->over.store(true);
   return {};
 }
 

@@ -42,12 +42,26 @@ struct Shared {
   std::map<std::string, Known> known;
 };
 
+// What the operations of one sandbox have in common.
+struct OperationScope {
+  // True when the sandbox is destroyed: from then on its slot, and a cgroup of the
+  // same name in it, may be another's.
+  std::atomic<bool> over{false};
+  std::atomic<bool> ever_frozen{false};  // false: nobody has to ask for how long
+};
+
 class ContainerOperation final : public Operation {
  public:
-  // `over` turns true when the sandbox is destroyed: from then on its slot, and a
-  // cgroup of this name in it, may be another's.
-  ContainerOperation(sys::Fd payload, std::string name, sys::Fd cgroup, std::shared_ptr<std::atomic<bool>> over)
-      : payload_(std::move(payload)), name_(std::move(name)), cgroup_(std::move(cgroup)), over_(std::move(over)) {}
+  // What the cgroup had counted before the command.
+  struct Before {
+    std::uint64_t cpu_usec = 0;
+    std::uint64_t frozen_usec = 0;
+  };
+  // kKnown: this process made the cgroup, and would know of a kill.
+  enum class Past { kKnown, kUnknown };
+  ContainerOperation(sys::Fd payload, std::string name, sys::Fd cgroup, Before before, Past past, std::shared_ptr<OperationScope> scope)
+      : payload_(std::move(payload)), name_(std::move(name)), cgroup_(std::move(cgroup)), before_(before), killed_(past == Past::kUnknown),
+        scope_(std::move(scope)) {}
   // Removes the cgroup if nothing is left in it; else that is done with the slot.
   ~ContainerOperation() override;
 
@@ -56,13 +70,26 @@ class ContainerOperation final : public Operation {
   bool populated() const override;
   std::uint64_t cpu_usec() const override;
   std::uint64_t frozen_usec() const override;
+  std::string record() const override;
+  std::unique_ptr<Operation> renew() override;
 
  private:
   sys::Fd payload_;
   std::string name_;
-  sys::Fd cgroup_;
-  std::shared_ptr<std::atomic<bool>> over_;
+  sys::Fd cgroup_;  // invalid once renewed
+  const Before before_;
+  std::mutex mutex_;  // kill() runs beside the event loop: it and renew() take turns
+  bool killed_;       // or may have been: Linux 6.18 lets nothing be born in such a cgroup
+  const std::shared_ptr<OperationScope> scope_;
 };
+
+// The record of an operation: its id, then what its cgroup had counted before.
+struct OperationRecord {
+  std::string id;
+  ContainerOperation::Before before;
+};
+std::string encode(const OperationRecord& record);
+Result<OperationRecord> decode_operation_record(const std::string& text);
 
 class ContainerInstance final : public Instance {
  public:
@@ -75,7 +102,7 @@ class ContainerInstance final : public Instance {
   Result<sys::Fd> dial_port(std::uint16_t port, Deadline deadline) override;
   Result<std::vector<sys::Fd>> listen_loopback(const std::vector<LoopbackListener>& listeners) override;
   Result<std::unique_ptr<Operation>> open_operation(const std::string& op_id) override;
-  Result<std::unique_ptr<Operation>> find_operation(const std::string& op_id) override;
+  Result<std::unique_ptr<Operation>> find_operation(const std::string& record) override;
   Result<void> freeze(Deadline deadline) override;
   Result<void> thaw(Deadline deadline) override;
   Result<Usage> usage() override;
@@ -83,13 +110,13 @@ class ContainerInstance final : public Instance {
   Result<void> destroy(Deadline deadline) override;
 
  private:
-  Result<std::unique_ptr<Operation>> operation(const std::string& op_id, bool make);
+  Result<std::unique_ptr<Operation>> operation(const OperationRecord& record, ContainerOperation::Past past);
   Result<sys::Fd> socket_inside(int family, int type);
 
   const std::shared_ptr<Shared> shared_;
   const Record record_;
   const sys::Fd pidfd_;
-  const std::shared_ptr<std::atomic<bool>> over_ = std::make_shared<std::atomic<bool>>(false);
+  const std::shared_ptr<OperationScope> scope_ = std::make_shared<OperationScope>();
   std::atomic<bool> killed_{false};
   std::atomic<std::uint64_t> oom_kills_{0};  // as last seen; the cgroup goes with destroy()
 };

@@ -1,6 +1,9 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <charconv>
+
 #include "backend/container/instance.h"
 #include "sys/file.h"
 
@@ -8,28 +11,72 @@ namespace dsec::backend::container {
 
 namespace {
 
+constexpr std::string_view kPrefix = "op-";
+
+// Of a small file of the kernel's, which gives it whole to one read.
 std::uint64_t field(int cgroup, const char* file, std::string_view key) {
-  const auto text = sys::read_file_at(cgroup, file, 4096);
-  return text.ok() ? sys::cgroup_field(*text, key) : 0;
+  const sys::Fd fd(::openat(cgroup, file, O_RDONLY | O_CLOEXEC));
+  char text[4096];
+  const ssize_t n = fd ? ::read(fd.get(), text, sizeof text) : -1;
+  return n > 0 ? sys::cgroup_field({text, static_cast<std::size_t>(n)}, key) : 0;
 }
+
+std::uint64_t since(std::uint64_t now, std::uint64_t before) { return now - std::min(now, before); }
 
 }  // namespace
 
+std::string encode(const OperationRecord& record) {
+  if (record.before.cpu_usec == 0 && record.before.frozen_usec == 0) return record.id;
+  return record.id + ":" + std::to_string(record.before.cpu_usec) + ":" + std::to_string(record.before.frozen_usec);
+}
+
+Result<OperationRecord> decode_operation_record(const std::string& text) {
+  OperationRecord record;
+  const std::size_t colon = text.find(':');
+  record.id = text.substr(0, colon);
+  if (colon == std::string::npos) return record;
+  const char* const end = text.data() + text.size();
+  const auto cpu = std::from_chars(text.data() + colon + 1, end, record.before.cpu_usec);
+  if (cpu.ec == std::errc() && cpu.ptr != end && *cpu.ptr == ':') {
+    const auto frozen = std::from_chars(cpu.ptr + 1, end, record.before.frozen_usec);
+    if (frozen.ec == std::errc() && frozen.ptr == end) return record;
+  }
+  return Error(ErrorCode::kDataFault, "not the record of an operation: " + text.substr(0, 128));
+}
+
 ContainerOperation::~ContainerOperation() {
-  if (!over_->load()) (void)::unlinkat(payload_.get(), name_.c_str(), AT_REMOVEDIR);
+  if (cgroup_ && !scope_->over.load()) (void)::unlinkat(payload_.get(), name_.c_str(), AT_REMOVEDIR);
 }
 
 Result<void> ContainerOperation::kill() {
+  const std::lock_guard lock(mutex_);
+  if (!cgroup_) return {};  // its last process had ended
+  killed_ = true;
   const auto killed = sys::write_at(cgroup_.get(), "cgroup.kill", "1");
   // The directory is gone with its last process.
   if (!killed.ok() && (killed.error().error_number() == ENOENT || killed.error().error_number() == ENODEV)) return {};
   return killed;
 }
 
-bool ContainerOperation::populated() const { return field(cgroup_.get(), "cgroup.events", "populated") != 0; }
+bool ContainerOperation::populated() const { return cgroup_ && field(cgroup_.get(), "cgroup.events", "populated") != 0; }
 
-std::uint64_t ContainerOperation::cpu_usec() const { return field(cgroup_.get(), "cpu.stat", "usage_usec"); }
+std::uint64_t ContainerOperation::cpu_usec() const {
+  return cgroup_ ? since(field(cgroup_.get(), "cpu.stat", "usage_usec"), before_.cpu_usec) : 0;
+}
 
-std::uint64_t ContainerOperation::frozen_usec() const { return field(cgroup_.get(), "cgroup.stat.local", "frozen_usec"); }
+std::uint64_t ContainerOperation::frozen_usec() const {
+  if (!cgroup_ || !scope_->ever_frozen.load()) return 0;
+  return since(field(cgroup_.get(), "cgroup.stat.local", "frozen_usec"), before_.frozen_usec);
+}
+
+std::string ContainerOperation::record() const { return encode({.id = name_.substr(kPrefix.size()), .before = before_}); }
+
+std::unique_ptr<Operation> ContainerOperation::renew() {
+  const std::lock_guard lock(mutex_);
+  if (killed_ || !cgroup_ || scope_->over.load() || populated()) return nullptr;
+  const Before before{.cpu_usec = field(cgroup_.get(), "cpu.stat", "usage_usec"),
+                      .frozen_usec = scope_->ever_frozen.load() ? field(cgroup_.get(), "cgroup.stat.local", "frozen_usec") : 0};
+  return std::make_unique<ContainerOperation>(std::move(payload_), name_, std::move(cgroup_), before, Past::kKnown, scope_);
+}
 
 }  // namespace dsec::backend::container

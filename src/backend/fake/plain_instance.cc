@@ -36,7 +36,8 @@ bool readable(int fd, Deadline deadline) {
 
 class PlainOperation final : public Operation {
  public:
-  PlainOperation(pid_t agent, sys::Fd agent_pidfd) : agent_(agent), agent_pidfd_(std::move(agent_pidfd)) {}
+  PlainOperation(std::string id, pid_t agent, sys::Fd agent_pidfd)
+      : id_(std::move(id)), agent_(agent), agent_pidfd_(std::move(agent_pidfd)) {}
   int cgroup_fd() const override { return -1; }
   Result<void> kill() override {
     if (!readable(agent_pidfd_.get(), Deadline::in({})))
@@ -48,8 +49,11 @@ class PlainOperation final : public Operation {
   }
   std::uint64_t cpu_usec() const override { return 0; }
   std::uint64_t frozen_usec() const override { return 0; }
+  std::string record() const override { return id_; }
+  std::unique_ptr<Operation> renew() override { return nullptr; }
 
  private:
+  const std::string id_;
   const pid_t agent_;
   const sys::Fd agent_pidfd_;
 };
@@ -125,13 +129,13 @@ Result<std::vector<sys::Fd>> PlainInstance::listen_loopback(const std::vector<Lo
   return made;
 }
 
-Result<std::unique_ptr<Operation>> PlainInstance::open_operation(const std::string&) {
+Result<std::unique_ptr<Operation>> PlainInstance::open_operation(const std::string& op_id) {
   if (ended()) return Error(ErrorCode::kUnavailable, "the instance is over");
   DSEC_ASSIGN(sys::Fd pidfd, sys::duplicate(pidfd_.get()));
-  return std::unique_ptr<Operation>(new PlainOperation(record_.pid, std::move(pidfd)));
+  return std::unique_ptr<Operation>(new PlainOperation(op_id, record_.pid, std::move(pidfd)));
 }
 
-Result<std::unique_ptr<Operation>> PlainInstance::find_operation(const std::string& op_id) { return open_operation(op_id); }
+Result<std::unique_ptr<Operation>> PlainInstance::find_operation(const std::string& record) { return open_operation(record); }
 
 Result<void> PlainInstance::freeze(Deadline) {
   if (ended()) return Error(ErrorCode::kUnavailable, "the instance is over");

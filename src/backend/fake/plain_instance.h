@@ -38,7 +38,7 @@ class PlainInstance final : public Instance {
   Result<sys::Fd> dial_port(std::uint16_t port, Deadline deadline) override;
   Result<std::vector<sys::Fd>> listen_loopback(const std::vector<LoopbackListener>& listeners) override;
   Result<std::unique_ptr<Operation>> open_operation(const std::string& op_id) override;
-  Result<std::unique_ptr<Operation>> find_operation(const std::string& op_id) override;
+  Result<std::unique_ptr<Operation>> find_operation(const std::string& record) override;
   Result<void> freeze(Deadline deadline) override;
   Result<void> thaw(Deadline deadline) override;
   Result<Usage> usage() override;
