@@ -68,7 +68,7 @@ bool matches(std::string_view pattern, const std::vector<std::string>& segments,
 }  // namespace
 
 ApiServer::ApiServer(ServerParts server_parts, ServerOptions server_options)
-    : parts(server_parts), options(std::move(server_options)), operations(server_parts.io) {}
+    : parts(server_parts), options(std::move(server_options)), operations(server_parts.io, server_parts.catalogue) {}
 
 asio::awaitable<void> ApiServer::handle(net::Exchange& exchange) {
   Result<void> outcome;

@@ -48,6 +48,12 @@ Result<void> Catalogue::load() {
   for (store::Ref& ref : refs) refs_[{ref.project, ref.kind, ref.name, ref.tag}] = std::move(ref);
   DSEC_ASSIGN(std::vector<model::ServiceDefinition> services, store_.services());
   for (model::ServiceDefinition& service : services) services_[service.name] = std::move(service);
+  DSEC_ASSIGN(earlier_operations_, store_.operations());
+  for (store::OperationRecord& operation : earlier_operations_) {
+    if (!operation.running) continue;
+    operation.running = false;  // over, and without an outcome
+    DSEC_TRY(store_.put_operation(operation));
+  }
   return {};
 }
 
@@ -203,6 +209,10 @@ asio::awaitable<Result<void>> Catalogue::remove_service(std::string name) {
   DSEC_CO_TRY(co_await net::on_pool(pool_, [this, name] { return store_.remove_service(name); }));
   services_.erase(name);
   co_return Result<void>();
+}
+
+asio::awaitable<Result<void>> Catalogue::put_operation(store::OperationRecord operation) {
+  co_return co_await net::on_pool(pool_, [this, operation] { return store_.put_operation(operation); });
 }
 
 }  // namespace dsec::apiserver

@@ -63,6 +63,10 @@ class Catalogue {
   asio::awaitable<Result<void>> put_service(model::ServiceDefinition service);
   asio::awaitable<Result<void>> remove_service(std::string name);
 
+  // As the last life of the server left them.
+  const std::vector<store::OperationRecord>& earlier_operations() const { return earlier_operations_; }
+  asio::awaitable<Result<void>> put_operation(store::OperationRecord operation);
+
  private:
   Catalogue(store::Store& store, sys::WorkerPool& pool, const Clock& clock, Random& random)
       : store_(store), pool_(pool), clock_(clock), random_(random) {}
@@ -79,6 +83,7 @@ class Catalogue {
   std::map<std::string, store::Project> projects_;
   std::map<RefKey, store::Ref> refs_;
   std::map<std::string, model::ServiceDefinition> services_;
+  std::vector<store::OperationRecord> earlier_operations_;
 };
 
 }  // namespace dsec::apiserver

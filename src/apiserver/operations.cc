@@ -4,8 +4,11 @@
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/json/object.hpp>
+#include <boost/json/parse.hpp>
 
 #include "base/error.h"
+#include "base/log.h"
+#include "model/json_text.h"
 
 namespace dsec::apiserver {
 namespace {
@@ -18,15 +21,62 @@ std::string_view Operation::state() const {
   return cancelled ? "cancelling" : "running";
 }
 
-std::shared_ptr<Operation> Operations::start(std::string id, std::string project, std::string kind, std::int64_t now_ms) {
+namespace {
+
+store::OperationRecord record_of(const Operation& operation) {
+  return {operation.id, operation.project, operation.created_at_ms, !operation.finished(), model::json_text(to_json(operation))};
+}
+
+std::string text_at(const boost::json::value& value, std::string_view name) {
+  const boost::json::object* object = value.if_object();
+  const boost::json::value* found = object != nullptr ? object->if_contains(name) : nullptr;
+  return found != nullptr && found->is_string() ? std::string(found->get_string()) : "";
+}
+
+ErrorCode code_named(std::string_view name) {
+  for (int code = 1; code <= static_cast<int>(ErrorCode::kDeadlineExceeded); ++code)
+    if (traits(static_cast<ErrorCode>(code)).name == name) return static_cast<ErrorCode>(code);
+  return ErrorCode::kInternal;
+}
+}  // namespace
+
+Operations::Operations(asio::io_context& io, Catalogue& catalogue) : io_(io), catalogue_(catalogue) {
+  for (const store::OperationRecord& earlier : catalogue.earlier_operations()) take_up(earlier);
+}
+
+void Operations::take_up(const store::OperationRecord& earlier) {
+  boost::system::error_code failed;
+  const boost::json::value value = boost::json::parse(earlier.record, failed);
+  const boost::json::object* stored = value.if_object();
+  const auto operation = add(earlier.id, earlier.project, failed ? "" : text_at(value, "kind"), earlier.created_at_ms);
+  if (const boost::json::value* result = stored != nullptr ? stored->if_contains("result") : nullptr) {
+    operation->result = *result;
+  } else if (const boost::json::value* error = stored != nullptr ? stored->if_contains("error") : nullptr) {
+    operation->error = Error(code_named(text_at(*error, "code")), text_at(*error, "message"));
+  } else {
+    operation->error = Error(ErrorCode::kUnavailable, "the server was restarted while this ran; nothing of it was kept, start it again");
+  }
+  remember_end(operation->id);
+}
+
+std::shared_ptr<Operation> Operations::add(std::string id, std::string project, std::string kind, std::int64_t created_at_ms) {
   auto operation = std::make_shared<Operation>();
   operation->id = id;
   operation->project = std::move(project);
   operation->kind = std::move(kind);
-  operation->created_at_ms = now_ms;
+  operation->created_at_ms = created_at_ms;
   operation->changed = std::make_unique<asio::steady_timer>(io_, asio::steady_timer::time_point::max());
   operations_[std::move(id)] = operation;
   return operation;
+}
+
+asio::awaitable<Result<std::shared_ptr<Operation>>> Operations::start(std::string id, std::string project, std::string kind, std::int64_t now_ms) {
+  std::shared_ptr<Operation> operation = add(id, std::move(project), std::move(kind), now_ms);
+  if (Result<void> stored = co_await catalogue_.put_operation(record_of(*operation)); !stored.ok()) {
+    operations_.erase(id);
+    co_return std::move(stored).error();
+  }
+  co_return operation;
 }
 
 Result<std::shared_ptr<Operation>> Operations::find(const std::string& project, const std::string& id) const {
@@ -35,14 +85,20 @@ Result<std::shared_ptr<Operation>> Operations::find(const std::string& project, 
   return found->second;
 }
 
-void Operations::finish(Operation& operation, Result<boost::json::value> outcome) {
+asio::awaitable<void> Operations::finish(std::shared_ptr<Operation> operation, Result<boost::json::value> outcome) {
   if (outcome.ok()) {
-    operation.result = std::move(outcome).value();
+    operation->result = std::move(outcome).value();
   } else {
-    operation.error = std::move(outcome).error();
+    operation->error = std::move(outcome).error();
   }
-  finished_.push_back(operation.id);
-  touch(operation);
+  remember_end(operation->id);
+  touch(*operation);
+  if (const Result<void> stored = co_await catalogue_.put_operation(record_of(*operation)); !stored.ok())
+    log_warning("the end of an operation was not stored", {{"operation", operation->id}, {"why", stored.error().message()}});
+}
+
+void Operations::remember_end(const std::string& id) {
+  finished_.push_back(id);
   while (finished_.size() > kRemembered) {
     operations_.erase(finished_.front());
     finished_.pop_front();

@@ -1,7 +1,8 @@
 // Operations: calls that outlast a request, followed by id.
 //
-// They live with this process: an import that a restart interrupts has left
-// nothing behind, and its id answers not_found afterwards.
+// Their ends are stored, and their beginnings before the caller hears of them. One
+// that a restart interrupts has left nothing behind and is over then, as
+// `unavailable`: the same call may be made again.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -14,6 +15,7 @@
 #include <optional>
 #include <string>
 
+#include "apiserver/catalogue.h"
 #include "base/clock.h"
 #include "base/result.h"
 
@@ -45,17 +47,23 @@ struct Operation {
 
 class Operations {
  public:
-  explicit Operations(asio::io_context& io) : io_(io) {}
-  std::shared_ptr<Operation> start(std::string id, std::string project, std::string kind, std::int64_t now_ms);
+  // Takes up what an earlier life of the server has stored; `catalogue` outlives this.
+  Operations(asio::io_context& io, Catalogue& catalogue);
+  asio::awaitable<Result<std::shared_ptr<Operation>>> start(std::string id, std::string project, std::string kind, std::int64_t now_ms);
   // kNotFound for another project's too.
   Result<std::shared_ptr<Operation>> find(const std::string& project, const std::string& id) const;
   void touch(Operation& operation) { operation.changed->cancel(); }
-  void finish(Operation& operation, Result<boost::json::value> outcome);
+  asio::awaitable<void> finish(std::shared_ptr<Operation> operation, Result<boost::json::value> outcome);
   // Until the operation has changed or `by` has come.
   asio::awaitable<void> wait(std::shared_ptr<Operation> operation, Instant by);
 
  private:
+  std::shared_ptr<Operation> add(std::string id, std::string project, std::string kind, std::int64_t created_at_ms);
+  void take_up(const store::OperationRecord& earlier);
+  void remember_end(const std::string& id);
+
   asio::io_context& io_;
+  Catalogue& catalogue_;
   std::map<std::string, std::shared_ptr<Operation>> operations_;
   std::deque<std::string> finished_;  // oldest first; the last 1,000 are remembered
 };

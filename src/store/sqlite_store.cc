@@ -38,6 +38,8 @@ constexpr const char* kSteps[] = {
        CREATE TABLE services(name TEXT PRIMARY KEY, definition TEXT NOT NULL);
        CREATE TABLE sandbox_history(id TEXT PRIMARY KEY, project TEXT NOT NULL, ended_at_ms INTEGER NOT NULL, record TEXT NOT NULL);
        CREATE INDEX sandbox_history_by_end ON sandbox_history(project, ended_at_ms);)",
+    R"(CREATE TABLE operations(id TEXT PRIMARY KEY, project TEXT NOT NULL, created_at_ms INTEGER NOT NULL, running INTEGER NOT NULL,
+                               record TEXT NOT NULL);)",
 };
 constexpr int kFormat = static_cast<int>(std::size(kSteps));
 
@@ -213,6 +215,27 @@ class SqliteStore final : public Store {
     DSEC_ASSIGN(Statement s, Statement::prepare(db_.get(), "DELETE FROM services WHERE name=?"));
     DSEC_TRY(s.bind(name).run());
     return sqlite3_changes(db_.get()) > 0;
+  }
+
+  Result<void> put_operation(const OperationRecord& operation) override {
+    const std::lock_guard lock(mutex_);
+    DSEC_ASSIGN(Statement s, Statement::prepare(db_.get(), "INSERT OR REPLACE INTO operations VALUES(?,?,?,?,?)"));
+    DSEC_TRY(s.bind(operation.id).bind(operation.project).bind(operation.created_at_ms).bind(operation.running ? 1 : 0).bind(operation.record).run());
+    if (operation.running) return {};
+    return execute(db_.get(),
+                   "DELETE FROM operations WHERE running=0 AND id NOT IN "
+                   "(SELECT id FROM operations WHERE running=0 ORDER BY created_at_ms DESC LIMIT 1000)");
+  }
+
+  Result<std::vector<OperationRecord>> operations() override {
+    const std::lock_guard lock(mutex_);
+    DSEC_ASSIGN(Statement s, Statement::prepare(db_.get(), "SELECT id,project,created_at_ms,running,record FROM operations ORDER BY created_at_ms,id"));
+    std::vector<OperationRecord> out;
+    for (;;) {
+      DSEC_ASSIGN(const bool row, s.step());
+      if (!row) return out;
+      out.push_back({s.text(0), s.text(1), s.number(2), s.number(3) != 0, s.text(4)});
+    }
   }
 
   Result<void> append_history(const std::vector<model::Sandbox>& ended) override {

@@ -1,5 +1,5 @@
 // Store: what the control plane must remember: projects, keys, refs, services,
-// and the history of sandboxes.
+// operations, and the history of sandboxes.
 //
 // Every call may block for a commit; the apiserver makes them on a worker
 // thread. After an error nothing of the call is stored. The edge's own log, not
@@ -48,6 +48,16 @@ struct Ref {
   std::int64_t created_at_ms = 0;
 };
 
+// A call that outlasts its request. `record` is its JSON form, "result" or "error"
+// included once it is over.
+struct OperationRecord {
+  std::string id;
+  std::string project;
+  std::int64_t created_at_ms = 0;
+  bool running = true;
+  std::string record;
+};
+
 class Store {
  public:
   virtual ~Store() = default;
@@ -62,6 +72,9 @@ class Store {
   virtual Result<void> put_service(const model::ServiceDefinition& service) = 0;
   virtual Result<std::vector<model::ServiceDefinition>> services() = 0;
   virtual Result<bool> remove_service(const std::string& name) = 0;
+  virtual Result<void> put_operation(const OperationRecord& operation) = 0;  // new, or changed
+  // Oldest first: those that run, and the last 1,000 that are over.
+  virtual Result<std::vector<OperationRecord>> operations() = 0;
   // Ended sandboxes, one transaction; known ids are replaced.
   virtual Result<void> append_history(const std::vector<model::Sandbox>& ended) = 0;
   // Newest end first, of one project; at most `limit`, older than `before_ms` when that is not 0.

@@ -100,6 +100,20 @@ TEST_P(StoreContract, ReplacesAServiceAndRemovesItOnce) {
   EXPECT_FALSE(*store_->remove_service("local"));
 }
 
+TEST_P(StoreContract, KeepsRunningOperationsAndTheLastThatAreOver) {
+  for (int i = 0; i < 1010; ++i)
+    ASSERT_TRUE(store_->put_operation({"op" + std::to_string(i), "default", 1000 + i, i == 3, "{\"n\":" + std::to_string(i) + "}"}).ok());
+
+  const auto kept = store_->operations();
+
+  ASSERT_TRUE(kept.ok());
+  ASSERT_EQ(kept->size(), 1001u);
+  EXPECT_EQ((*kept)[0].id, "op3");
+  EXPECT_TRUE((*kept)[0].running);
+  EXPECT_EQ((*kept)[1].id, "op10");
+  EXPECT_EQ(kept->back().record, "{\"n\":1009}");
+}
+
 TEST_P(StoreContract, TellsHistoryNewestFirstBoundedAndOnce) {
   std::vector<model::Sandbox> ended;
   for (int i = 1; i <= 5; ++i) {

@@ -10,6 +10,7 @@ import pytest
 
 from support import images
 from support.api import Box
+from support.server import Server
 
 
 def tree(*build):
@@ -207,6 +208,23 @@ def test_a_wrong_import_request_is_a_400(api, query):
     answer = api.raw("POST", "/v1/layers", tree(file("a")), headers={"Content-Type": "application/x-tar"}, query=query)
 
     assert answer.status == 400, answer
+
+
+def test_an_operation_that_a_restart_interrupts_is_a_typed_failure_and_stays_one():
+    running = Server(name="operations").start()
+    try:
+        started = running.api.must("POST", "/v1/images", query={"name": "built:1", "source": "debian:bookworm"}, expect=202)["operation_id"]
+        for _ in range(2):
+            running.restart()
+            operation = running.api.must("GET", f"/v1/operations/{started}", query={"wait_ms": 1000})
+
+            assert operation["state"] == "failed", operation
+            assert (operation["error"]["code"], operation["error"]["infra"], operation["error"]["retryable"]) == ("unavailable", True, True)
+        assert running.api.call("GET", "/v1/images/built:1").status == 404
+        assert not list((running.data / "import").iterdir())
+    finally:
+        complaints = running.close()
+    assert not complaints, complaints
 
 
 def test_one_superblock_serves_every_sandbox_of_a_layer(api, tiny, boxes):

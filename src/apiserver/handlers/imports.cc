@@ -131,10 +131,11 @@ asio::awaitable<void> build(ApiServer& server, std::string project, ImportReques
       server.parts.imports, [&server, request, options] { return run_import(server.parts.importer, request, options, -1); });
   if (!record.ok()) {
     log_warning("an import failed", {{"name", request.name.text()}, {"error", record.error().message()}});
-    server.operations.finish(*operation, std::move(record).error());
+    co_await server.operations.finish(operation, std::move(record).error());
     co_return;
   }
-  server.operations.finish(*operation, co_await name_layer(server, std::move(project), std::move(request), std::move(record).value()));
+  Result<json::value> named = co_await name_layer(server, std::move(project), std::move(request), std::move(record).value());
+  co_await server.operations.finish(operation, std::move(named));
 }
 
 struct Pipe {
@@ -172,7 +173,7 @@ asio::awaitable<Result<void>> import(ApiServer& server, Call& call, bool image) 
   if (request.form == Form::kDebian) {
     const std::string id = "op-" + to_base32(server.parts.random.bytes(15));
     const std::int64_t now = std::chrono::duration_cast<std::chrono::milliseconds>(server.parts.clock.wall_now().time_since_epoch()).count();
-    auto operation = server.operations.start(id, call.principal.project, "import", now);
+    DSEC_CO_ASSIGN(auto operation, co_await server.operations.start(id, call.principal.project, "import", now));
     asio::co_spawn(server.parts.io, build(server, call.principal.project, std::move(request), operation), asio::detached);
     co_return co_await respond_json(call.exchange, 202, {{"operation_id", id}, {"operation", to_json(*operation)}});
   }
