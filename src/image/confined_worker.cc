@@ -78,6 +78,7 @@ class Worker {
 // of this process and may only make plain system calls.
 struct ChildPlan {
   int gate;
+  int gate_opener;  // closed in the child, or the end of this process would not open the gate
   int input;
   int answer;
   int log;
@@ -88,6 +89,7 @@ struct ChildPlan {
 };
 
 [[noreturn]] void be_child(const ChildPlan& plan) {
+  ::close(plan.gate_opener);
   struct sigaction by_default{};
   by_default.sa_handler = SIG_DFL;
   for (int signal = 1; signal < 65; signal++) ::sigaction(signal, &by_default, nullptr);
@@ -235,7 +237,7 @@ Result<ImportResult> run_confined(const ConfinedRun& run) {
   const std::string request = encode(run.request);
   std::array<char*, 4> argv = {const_cast<char*>("dsec"), const_cast<char*>("import-worker"), const_cast<char*>(request.c_str()), nullptr};
   std::array<char*, 2> environment = {const_cast<char*>("PATH=/usr/bin:/bin"), nullptr};
-  DSEC_ASSIGN(auto started, start({gate.read.get(), input.get(), answer.write.get(), log.write.get(), helper.get(), run.job_directory.c_str(), argv.data(), environment.data()},
+  DSEC_ASSIGN(auto started, start({gate.read.get(), gate.write.get(), input.get(), answer.write.get(), log.write.get(), helper.get(), run.job_directory.c_str(), argv.data(), environment.data()},
                                   run.node_network));
   Worker worker(started.first, std::move(started.second));
   answer.write.reset();
