@@ -172,13 +172,13 @@ class Minijail(Program):
     """Not in Debian: `minijail0` on PATH or DSEC_BENCH_MINIJAIL is used, built from its public source."""
 
     name = "minijail"
-    commands = ["minijail0 -T static -v -p -l -e -n -N -r --uts -C ROOT -- /bin/echo hello (no cgroups, no user namespace)"]
+    commands = ["minijail0 -T static -v -p -I -l -e -N -r --uts -C ROOT -- /bin/echo hello (no cgroups, no user namespace)"]
 
     def prepare(self, rootfs: Path, work: Path) -> None:
         program = os.environ.get("DSEC_BENCH_MINIJAIL") or shutil.which("minijail0")
         if program is None:
             raise Skip("not installed: it is not in Debian; name one by DSEC_BENCH_MINIJAIL")
-        self.argv = [program, "-T", "static", "-v", "-p", "-l", "-e", "-n", "-N", "-r", "--uts", "-C", str(rootfs), "--", "/bin/echo", "hello"]
+        self.argv = [program, "-T", "static", "-v", "-p", "-I", "-l", "-e", "-N", "-r", "--uts", "-C", str(rootfs), "--", "/bin/echo", "hello"]
         try:
             self.cycle("probe")
         except RuntimeError as error:
