@@ -138,6 +138,7 @@ Result<void> KeeperClient::start_keeper(Deadline deadline) {
   std::vector<std::string> words = {start_.helper_dir + "/dsec-keeper", "--detach", "--data-dir", start_.data_dir,
                                     "--helper-dir", start_.helper_dir};
   if (!start_.use_v1) words.emplace_back("--no-v1");
+  if (!start_.ready_slots.empty()) words.insert(words.end(), {"--ready", start_.ready_slots});
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);

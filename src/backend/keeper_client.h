@@ -17,6 +17,7 @@ struct KeeperStart {
   std::string data_dir;    // absolute
   std::string helper_dir;  // where dsec-keeper, dsec-spawner and dsec-agent are
   bool use_v1 = true;      // drive the cgroup v1 controllers that the host has
+  std::string ready_slots; // how many slots wait for a launch; "" = the spawner's own number
 };
 
 // Safe on any thread; calls are made one at a time on one connection.
