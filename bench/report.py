@@ -96,7 +96,7 @@ def targets(result: Dict[str, Any]) -> List[str]:
 ENGINE_RATIOS = [("runc", 12.0), ("crun", 5.0), ("bwrap", 3.5), ("minijail", 3.0)]
 
 
-def engine(result: Dict[str, Any]) -> List[str]:
+def engine_targets(result: Dict[str, Any]) -> List[str]:
     """One-shot runs of the others against create to agent ready of the engine, both from the same turns."""
     summary = result["summary"]
     rows = []
@@ -158,7 +158,7 @@ def main() -> int:
            "Versions: " + ", ".join(f"{name} ({text})" for name, text in m["versions"].items() if text) + ".", ""]
     engine = arguments.directory / "engine.md"
     out += targets(result)
-    out += engine(result)
+    out += engine_targets(result)
     if engine.exists():
         out += ["## The engine alone", "", engine.read_text().strip(), ""]
     out += programs(result) + api_details(result) + distributions(result)
