@@ -59,12 +59,9 @@ HostCheck check_kernel() {
   ::uname(&host);
   const int version = kernel_version_number(host.release);
   HostCheck out{"kernel", CheckOutcome::kGood, std::string("Linux ") + host.release, ""};
-  if (version < 6012) {
+  if (version < 6015) {
     out.outcome = CheckOutcome::kBad;
-    out.remedy = "Linux 6.12 or later is needed, 6.14 or later recommended (Debian 12: linux-image-amd64 from bookworm-backports)";
-  } else if (version < 6014) {
-    out.outcome = CheckOutcome::kWarning;
-    out.remedy = "before 6.14 pages of layers are cached twice";
+    out.remedy = "Linux 6.15 or later is needed: older ones do not clone detached mounts, nor mount on them";
   }
   return out;
 }
