@@ -230,11 +230,10 @@ TEST(HttpServerTest, APipelinedRequestIsNotAClientThatIsGone) {
 
 TEST(HttpServerTest, DrainLetsTheRequestInProgressFinish) {
   std::promise<void> started;
-  auto timer = std::make_shared<std::unique_ptr<asio::steady_timer>>();
-  TestServer server([&, timer](Exchange& exchange) -> asio::awaitable<void> {
-    *timer = std::make_unique<asio::steady_timer>(co_await asio::this_coro::executor, std::chrono::milliseconds(100));
+  TestServer server([&](Exchange& exchange) -> asio::awaitable<void> {
+    asio::steady_timer timer(co_await asio::this_coro::executor, std::chrono::milliseconds(100));
     started.set_value();
-    co_await (*timer)->async_wait(asio::use_awaitable);
+    co_await timer.async_wait(asio::use_awaitable);
     (void)co_await exchange.respond({.body = "finished"});
   });
   RawClient idle(server.port());
