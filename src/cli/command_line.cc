@@ -165,8 +165,8 @@ void CommandLine::add_sandboxes() {
   wait->add_option("sandbox", refs_)->required();
   wait->add_option("--exec", exec_id_, "A command of the sandbox");
 
-  CLI::App* stop = verb("stop", "End sandboxes", [this](Context& c) { return stop_verb(c, refs_, selector_, false); });
-  CLI::App* rm = verb("rm", "End sandboxes and forget them", [this](Context& c) { return stop_verb(c, refs_, selector_, true); });
+  CLI::App* stop = verb("stop", "End sandboxes", [this](Context& c) { return stop_verb(c, refs_, selector_); });
+  CLI::App* rm = verb("rm", "The same as stop", [this](Context& c) { return stop_verb(c, refs_, selector_); });
   for (CLI::App* sub : {stop, rm}) {
     sub->add_option("sandbox", refs_);
     sub->add_option("-s,--selector", selector_, "All with these labels");

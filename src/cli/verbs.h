@@ -59,7 +59,7 @@ int stats_verb(Context& context, const std::vector<std::string>& refs, const Lis
 int execs_verb(Context& context, const std::string& ref, const ListingOptions& listing);
 int kill_verb(Context& context, const std::string& ref, const std::string& exec_id, const std::string& signal);
 int wait_verb(Context& context, const std::vector<std::string>& refs, const std::string& exec_id);
-int stop_verb(Context& context, const std::vector<std::string>& refs, const std::string& selector, bool forget);
+int stop_verb(Context& context, const std::vector<std::string>& refs, const std::string& selector);
 int state_verb(Context& context, const std::vector<std::string>& refs, const std::string& action);
 int events_verb(Context& context, const std::string& ref, bool follow, bool json_output);
 

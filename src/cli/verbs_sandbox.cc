@@ -319,7 +319,7 @@ int wait_verb(Context& context, const std::vector<std::string>& refs, const std:
   return code;
 }
 
-int stop_verb(Context& context, const std::vector<std::string>& refs, const std::string& selector, bool forget) {
+int stop_verb(Context& context, const std::vector<std::string>& refs, const std::string& selector) {
   std::vector<std::string> targets = refs;
   if (!selector.empty()) {
     auto found = context.pages("/v1/sandboxes?limit=500&selector=" + percent_encode(selector));
@@ -328,8 +328,7 @@ int stop_verb(Context& context, const std::vector<std::string>& refs, const std:
       if (item.is_object()) targets.push_back(id_of(item.get_object()));
   }
   return for_each_ref(targets, [&](const std::string& ref) -> Result<void> {
-    auto done = context.call("DELETE", sandbox_target(ref, forget ? "?forget=true" : ""));
-    if (!done.ok() && forget && done.error().code() == ErrorCode::kInvalidArgument) done = context.call("DELETE", sandbox_target(ref));
+    auto done = context.call("DELETE", sandbox_target(ref));
     if (!done.ok()) return std::move(done).error();
     print(ref + "\n");
     return {};

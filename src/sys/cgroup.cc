@@ -419,10 +419,6 @@ Result<void> CgroupTree::kill(const std::string& slot) const {
   return write_at(slots_.get(), slot + "/cgroup.kill", "1");
 }
 
-Result<void> CgroupTree::kill_payload(const std::string& slot) const {
-  return write_at(slots_.get(), slot + "/payload/cgroup.kill", "1");
-}
-
 Result<void> CgroupTree::freeze_payload(const std::string& slot, bool frozen) const {
   return write_at(slots_.get(), slot + "/payload/cgroup.freeze", frozen ? "1" : "0");
 }

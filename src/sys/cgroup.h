@@ -113,7 +113,6 @@ class CgroupTree {
   // An idle slot is the spawner's own: what is in it belongs to no sandbox yet.
   Result<void> set_idle(const std::string& slot, bool idle) const;
   bool idle(const std::string& slot) const;
-  Result<void> kill_payload(const std::string& slot) const;
   Result<void> freeze_payload(const std::string& slot, bool frozen) const;
   bool payload_frozen(const std::string& slot) const;
   // Returns when no process is left in the slot.
