@@ -100,7 +100,7 @@ Result<ImportResult> build_image(const ImportRequest& request, const TreePlace& 
 
   // The kind and the configuration are part of what the layer is: two records
   // never share one digest.
-  Sha256 identity;
+  erofs::Sha256 identity;
   identity.update(unpacker.identity());
   identity.update(encode(ImportRequest{.kind = request.kind}));
   ImportResult settings;

@@ -9,7 +9,7 @@
 #include <set>
 
 #include "base/fail_point.h"
-#include "image/digest.h"
+#include "erofs/digest.h"
 #include "image/erofs_mount.h"
 #include "model/json.h"
 #include "model/strict_object.h"
@@ -167,7 +167,7 @@ Result<model::LayerRecord> LayerStore::publish(const std::string& image_file, mo
     if (!erofs) return Error(ErrorCode::kDataFault, "the image is not EROFS");
     if (::fchown(image.get(), 0, 0) != 0 || ::fchmod(image.get(), 0444) != 0) return errno_error("take over the image", errno);
     if (::fsync(image.get()) != 0) return errno_error("sync the image", errno);
-    DSEC_ASSIGN(const std::string found, digest_of_file(image.get()));
+    DSEC_ASSIGN(const std::string found, erofs::digest_of_file(image.get()));
     if (!record.digest.empty() && found != record.digest) {
       return Error(ErrorCode::kDataFault, "the image's digest is " + found + ", not " + record.digest);
     }
@@ -208,7 +208,7 @@ Result<void> LayerStore::remove(const std::string& digest, const std::function<b
 Result<void> LayerStore::verify(const std::string& digest) const {
   if (Result<model::LayerRecord> known = find(digest); !known.ok()) return std::move(known).error();
   DSEC_ASSIGN(const sys::Fd image, sys::open_at(AT_FDCWD, image_path(digest), O_RDONLY));
-  DSEC_ASSIGN(const std::string found, digest_of_file(image.get()));
+  DSEC_ASSIGN(const std::string found, erofs::digest_of_file(image.get()));
   if (found != digest) return Error(ErrorCode::kDataFault, "layer " + digest + " holds " + found);
   return {};
 }

@@ -3,7 +3,7 @@
 #include <fcntl.h>
 #include <sys/statvfs.h>
 
-#include "image/digest.h"
+#include "erofs/digest.h"
 #include "image/erofs_mount.h"
 #include "image/image_fixture.h"
 
@@ -167,7 +167,7 @@ TEST_F(LayerStoreTest, DropsKeptMountsOfLayersThatAreGone) {
 }
 
 TEST(Sha256Test, AgreesWithTheStandard) {
-  Sha256 hash;
+  erofs::Sha256 hash;
   hash.update("a");
   hash.update("bc");
   EXPECT_EQ(hash.hex(), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");

@@ -13,7 +13,7 @@
 #include <cerrno>
 #include <memory>
 
-#include "image/digest.h"
+#include "erofs/digest.h"
 #include "image/tree_writer.h"
 #include "model/strict_object.h"
 #include "sys/file.h"
@@ -86,7 +86,7 @@ Result<std::string> digest_of_content(int fd) {
   if (archive_read_open_fd(reader.get(), fd, 1 << 18) != ARCHIVE_OK || archive_read_next_header(reader.get(), &entry) != ARCHIVE_OK) {
     return invalid_argument("a layer cannot be read");
   }
-  Sha256 hash;
+  erofs::Sha256 hash;
   for (;;) {
     const void* data = nullptr;
     std::size_t length = 0;
@@ -133,7 +133,7 @@ Result<sys::Fd> OciArchive::open(const std::string& path) const {
 Result<std::string> OciArchive::read(const Blob& blob) const {
   DSEC_ASSIGN(const sys::Fd fd, open(blob.path));
   DSEC_ASSIGN(const std::string text, sys::read_all(fd.get(), kDocumentLimit).within(tame(blob.path, 200)));
-  Sha256 hash;
+  erofs::Sha256 hash;
   hash.update(text);
   if (!blob.digest.empty() && "sha256:" + hash.hex() != blob.digest) {
     return Error(ErrorCode::kDataFault, tame(blob.path, 200) + " is not what its digest says");
@@ -233,7 +233,7 @@ Result<void> OciArchive::apply_layers(TarUnpacker& unpacker) {
     const Blob& layer = layers_[i];
     DSEC_ASSIGN(const sys::Fd fd, open(layer.path));
     if (!layer.digest.empty()) {
-      DSEC_ASSIGN(const std::string found, digest_of_file(fd.get()));
+      DSEC_ASSIGN(const std::string found, erofs::digest_of_file(fd.get()));
       if (found != layer.digest) return Error(ErrorCode::kDataFault, "layer " + std::to_string(i) + " is not what its digest says");
     }
     if (!layer.diff_id.empty()) {

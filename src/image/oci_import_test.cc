@@ -1,13 +1,13 @@
 #include <cstdlib>
 
-#include "image/digest.h"
+#include "erofs/digest.h"
 #include "image/image_fixture.h"
 
 namespace dsec::image {
 namespace {
 
 std::string sha256(const std::string& bytes) {
-  Sha256 hash;
+  erofs::Sha256 hash;
   hash.update(bytes);
   return hash.hex();
 }

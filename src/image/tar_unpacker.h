@@ -13,7 +13,7 @@
 #include <string_view>
 
 #include "base/result.h"
-#include "image/digest.h"
+#include "erofs/digest.h"
 #include "image/import_messages.h"
 #include "image/tree_writer.h"
 
@@ -68,7 +68,7 @@ class TarUnpacker {
   const MakeRoom make_room_;
   ImportCounts counts_;
   std::int64_t newest_seconds_ = 0;
-  Sha256 identity_;
+  erofs::Sha256 identity_;
   std::set<std::string> layer_paths_;  // of the layer being unpacked, and the directories above them
 };
 

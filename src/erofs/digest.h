@@ -9,7 +9,7 @@
 
 struct evp_md_ctx_st;
 
-namespace dsec::image {
+namespace dsec::erofs {
 
 class Sha256 {
  public:
@@ -34,4 +34,4 @@ class Sha256 {
 // read through its own mount later, not through this file.
 Result<std::string> digest_of_file(int fd);
 
-}  // namespace dsec::image
+}  // namespace dsec::erofs

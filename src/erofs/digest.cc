@@ -1,4 +1,4 @@
-#include "image/digest.h"
+#include "erofs/digest.h"
 
 #include <fcntl.h>
 #include <openssl/evp.h>
@@ -9,7 +9,7 @@
 
 #include "base/encoding.h"
 
-namespace dsec::image {
+namespace dsec::erofs {
 
 void Sha256::Free::operator()(evp_md_ctx_st* context) const { EVP_MD_CTX_free(context); }
 
@@ -48,4 +48,4 @@ Result<std::string> digest_of_file(int fd) {
   return "sha256:" + hash.hex();
 }
 
-}  // namespace dsec::image
+}  // namespace dsec::erofs
