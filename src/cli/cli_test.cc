@@ -169,15 +169,6 @@ TEST(ExitCodeTest, FollowsTheContract) {
   EXPECT_EQ(exit_code_of({{"status", "failed"}}), 125);
 }
 
-TEST(ServerAddressTest, TakesAddressesApart) {
-  const auto plain = parse_server_address("http://[::1]:7780/prefix/").value();
-  EXPECT_EQ(plain.host, "::1");
-  EXPECT_EQ(plain.authority(), "[::1]:7780");
-  EXPECT_EQ(plain.prefix, "/prefix");
-  EXPECT_TRUE(parse_server_address("https://host").value().tls);
-  for (const char* bad : {"", "host:1", "ftp://x", "http://", "http://a:b", "http://u@h"}) EXPECT_FALSE(parse_server_address(bad).ok()) << bad;
-}
-
 TEST(EndpointTest, AContextsKeyGoesToItsOwnServerOnly) {
   TemporaryDirectory home;
   ::setenv("XDG_CONFIG_HOME", home.path().c_str(), 1);

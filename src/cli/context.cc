@@ -10,21 +10,21 @@
 
 namespace dsec::cli {
 
-Result<HttpClient*> Context::client() {
+Result<net::BlockingClient*> Context::client() {
   if (!client_) {
     DSEC_ASSIGN(endpoint_, find_endpoint(options_.url, options_.context));
-    DSEC_ASSIGN(ServerAddress address, parse_server_address(endpoint_.url));
-    client_ = std::make_unique<HttpClient>(std::move(address), endpoint_.api_key);
+    DSEC_ASSIGN(net::ServerAddress address, net::parse_server_address(endpoint_.url));
+    client_ = std::make_unique<net::BlockingClient>(client_of(std::move(address), endpoint_.api_key));
   }
   return client_.get();
 }
 
-Result<HttpAnswer> Context::raw(const HttpCall& request, const BodySink& sink) {
-  DSEC_ASSIGN(HttpClient * http, client());
+Result<HttpAnswer> Context::raw(const HttpCall& request, const net::BodySink& sink) {
+  DSEC_ASSIGN(net::BlockingClient * http, client());
   auto answer = http->call(request, sink);
   if (!answer.ok()) return explained(std::move(answer).error());
-  if (answer->status >= 200 && answer->status < 300) return answer;
-  Error error = error_of(*answer);
+  if (answer->success()) return answer;
+  Error error = net::error_of(*answer);
   if (error.code() == ErrorCode::kUnauthenticated) return explained(std::move(error));
   if (error.code() == ErrorCode::kExhausted) {
     if (const std::string* after = answer->header("Retry-After"))
@@ -45,7 +45,7 @@ Error Context::explained(Error error) const {
 }
 
 Result<json::value> Context::call(const std::string& method, const std::string& target, const json::value* body,
-                                  std::vector<std::pair<std::string, std::string>> headers, Duration timeout) {
+                                  net::HeaderList headers, Duration timeout) {
   HttpCall request;
   request.method = method;
   request.target = target;
@@ -78,6 +78,12 @@ Result<json::array> Context::pages(const std::string& target) {
     if (next.empty() || next == cursor) return all;
     cursor = next;
   }
+}
+
+net::BlockingClient client_of(net::ServerAddress address, const std::string& api_key) {
+  net::HeaderList headers = {{"User-Agent", "dsec-cli"}, {"Accept", "*/*"}};
+  if (!api_key.empty()) headers.emplace_back("Authorization", "Bearer " + api_key);
+  return net::BlockingClient(std::move(address), std::move(headers));
 }
 
 std::string sandbox_target(std::string_view ref, std::string_view tail) {

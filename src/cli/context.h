@@ -7,11 +7,14 @@
 #include <string_view>
 
 #include "cli/endpoint.h"
-#include "cli/http.h"
+#include "net/blocking_client.h"
 
 namespace dsec::cli {
 
 namespace json = boost::json;
+using net::HttpAnswer;
+using net::HttpCall;
+using net::percent_encode;
 
 // Of every verb but run and exec, which hand on the command's own.
 enum ExitCode : int { kOk = 0, kFailed = 1, kUsage = 2 };
@@ -28,17 +31,17 @@ class Context {
   explicit Context(GlobalOptions options) : options_(std::move(options)) {}
 
   // The connection, made on first use.
-  Result<HttpClient*> client();
+  Result<net::BlockingClient*> client();
   const Endpoint& endpoint() const { return endpoint_; }
 
   // One call with JSON both ways; an empty answer is null. The error of an
   // answer outside 2xx is the server's, and says what to do next.
   Result<json::value> call(const std::string& method, const std::string& target, const json::value* body = nullptr,
-                           std::vector<std::pair<std::string, std::string>> headers = {},
+                           net::HeaderList headers = {},
                            Duration timeout = std::chrono::seconds(120));
   Result<json::value> get(const std::string& target) { return call("GET", target); }
   Result<json::value> post(const std::string& target, const json::value& body) { return call("POST", target, &body); }
-  Result<HttpAnswer> raw(const HttpCall& request, const BodySink& sink = {});
+  Result<HttpAnswer> raw(const HttpCall& request, const net::BodySink& sink = {});
   // A failure to reach the server, with what to do about it.
   Error explained(Error error) const;
   // Every page of a listing.
@@ -47,9 +50,10 @@ class Context {
  private:
   const GlobalOptions options_;
   Endpoint endpoint_;
-  std::unique_ptr<HttpClient> client_;
+  std::unique_ptr<net::BlockingClient> client_;
 };
 
+net::BlockingClient client_of(net::ServerAddress address, const std::string& api_key);
 std::string sandbox_target(std::string_view ref, std::string_view tail = "");
 // "dsec: message", with advice where there is some; returns `code`.
 int fail(const Error& error, int code = kFailed);

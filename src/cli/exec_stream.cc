@@ -7,7 +7,6 @@
 #include <csignal>
 
 #include "cli/table.h"
-#include "cli/websocket_client.h"
 #include "sys/file.h"
 
 namespace dsec::cli {
@@ -27,10 +26,10 @@ class Session {
   Session(Context& context, std::string ref, const StreamOptions& options) : context_(context), ref_(std::move(ref)), options_(options) {}
 
   Result<StreamOutcome> run(json::object first) {
-    DSEC_ASSIGN(HttpClient * http, context_.client());
-    auto upgraded = http->upgrade(sandbox_target(ref_, "/exec/stream"));
-    if (!upgraded.ok()) return context_.explained(std::move(upgraded).error());
-    socket_.emplace(std::move(upgraded).value());
+    DSEC_ASSIGN(net::BlockingClient * http, context_.client());
+    auto socket = http->websocket(sandbox_target(ref_, "/exec/stream"));
+    if (!socket.ok()) return context_.explained(std::move(socket).error());
+    socket_.emplace(std::move(socket).value());
     DSEC_ASSIGN(SignalWatch signals, SignalWatch::watch({SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH}));
     std::optional<RawMode> raw;
     if (options_.tty && options_.interactive && is_terminal(STDIN_FILENO)) {
@@ -152,7 +151,7 @@ class Session {
       HttpAnswer as_answer;
       as_answer.status = static_cast<int>(number_at(message, "status"));
       as_answer.body = json::serialize(message);
-      return error_of(as_answer);
+      return net::error_of(as_answer);
     }
     return {};
   }
@@ -160,7 +159,7 @@ class Session {
   Context& context_;
   const std::string ref_;
   const StreamOptions options_;
-  std::optional<WebSocketClient> socket_;
+  std::optional<net::WebSocketClient> socket_;
   std::optional<StreamOutcome> outcome_;
   std::string exec_id_;
   WindowSize window_;

@@ -5,7 +5,6 @@
 #include <memory>
 #include <string>
 
-#include "cli/http.h"
 #include "cli/tar_writer.h"
 
 namespace dsec::cli {

@@ -47,7 +47,8 @@ int login_verb(const std::string& name, const std::string& url, const std::strin
   ClientConfig config;
   if (auto loaded = load_config(); loaded.ok()) config = std::move(loaded).value();
   else return fail(loaded.error());
-  if (auto address = parse_server_address(url); !address.ok()) return fail(address.error(), kUsage);
+  auto address = net::parse_server_address(url);
+  if (!address.ok()) return fail(address.error(), kUsage);
   std::string secret = key;
   if (secret.empty()) {
     auto read = read_secret("API key for " + url + ": ");
@@ -55,12 +56,12 @@ int login_verb(const std::string& name, const std::string& url, const std::strin
     secret = std::move(read).value();
   }
   if (secret.empty()) return fail(invalid_argument("no key was given"), kUsage);
-  HttpClient client(parse_server_address(url).value(), secret);
+  net::BlockingClient client = client_of(std::move(address).value(), secret);
   HttpCall call;
   call.target = "/v1/whoami";
   auto answer = client.call(call);
   if (!answer.ok()) return fail(std::move(answer).within(url).error());
-  if (answer->status < 200 || answer->status >= 300) return fail(error_of(*answer));
+  if (!answer->success()) return fail(net::error_of(*answer));
   config.contexts[name] = {url, secret, ""};
   config.current = name;
   if (auto saved = save_config(config); !saved.ok()) return fail(saved.error());

@@ -56,7 +56,7 @@ Result<sys::Fd> listen_local(const std::string& address, std::uint16_t port, std
 }
 
 // The request's head with the path inside the API, our key, and one request a connection.
-std::string rewritten_head(const std::string& head, const ServerAddress& server, const std::string& path, const std::string& key) {
+std::string rewritten_head(const std::string& head, const net::ServerAddress& server, const std::string& path, const std::string& key) {
   const std::size_t line_end = head.find("\r\n");
   const std::string line = head.substr(0, line_end);
   const std::size_t first = line.find(' ');
@@ -81,7 +81,7 @@ std::string rewritten_head(const std::string& head, const ServerAddress& server,
   return out + "\r\n";
 }
 
-void serve_connection(sys::Fd local, const ServerAddress& server, const std::string& path, const std::string& key) {
+void serve_connection(sys::Fd local, const net::ServerAddress& server, const std::string& path, const std::string& key) {
   std::string head;
   char part[32 << 10];
   while (head.find("\r\n\r\n") == std::string::npos) {
@@ -93,7 +93,7 @@ void serve_connection(sys::Fd local, const ServerAddress& server, const std::str
   std::string up = rewritten_head(head.substr(0, end), server, path, key);
   if (up.empty()) return;
   up += head.substr(end);
-  auto wire = Wire::connect(server, Deadline::in(std::chrono::seconds(10)));
+  auto wire = net::Wire::connect(server, Deadline::in(std::chrono::seconds(10)));
   if (!wire.ok()) {
     (void)sys::write_all(local.get(), "HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").ok();
     return;
@@ -122,7 +122,7 @@ int port_forward_verb(Context& context, const std::string& ref, const std::vecto
   auto sandbox = context.get(sandbox_target(ref));
   if (!sandbox.ok()) return fail(sandbox.error());
   const std::string id = text_at(sandbox->as_object(), "id");
-  const auto server = parse_server_address(context.endpoint().url);
+  const auto server = net::parse_server_address(context.endpoint().url);
   std::vector<sys::Fd> listeners;
   std::vector<std::string> paths;
   for (const std::string& text : ports) {

@@ -1,161 +1,165 @@
 #include "net/blocking_client.h"
 
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
-#include <boost/asio/post.hpp>
-#include <boost/asio/steady_timer.hpp>
-#include <boost/asio/use_awaitable.hpp>
-#include <exception>
-#include <optional>
+#include "base/encoding.h"
+#include "base/random.h"
+#include "net/answer_parser.h"
+#include "net/websocket_frame.h"
 
 namespace dsec::net {
-
 namespace {
-// co_spawn and the operators want types with a default; a Result has none.
-template <typename T>
-asio::awaitable<void> keep(asio::awaitable<T> coroutine, std::optional<T>& out) {
-  out.emplace(co_await std::move(coroutine));
-}
 
-// The body of a streamed call. Shared by its sender and the reader of the answer.
-struct Upload {
-  std::shared_ptr<ClientConnection> connection;
-  std::function<Result<std::string>()> next_part;
-  Result<void> sent;
-  bool over = false;
-};
+constexpr auto kConnectPatience = std::chrono::seconds(10);
 
-// Runs beside the reader: a server that refuses early must not leave us stuck
-// in a full socket.
-asio::awaitable<void> send_body(std::shared_ptr<Upload> upload) {
-  while (true) {
-    Result<std::string> part = upload->next_part();
-    if (!part.ok()) {
-      upload->sent = std::move(part).error();
-      upload->connection->abort();
-      break;
-    }
-    upload->sent = part->empty() ? co_await upload->connection->end_body() : co_await upload->connection->write_body(*part);
-    if (!upload->sent.ok() || part->empty()) break;
-    // next_part blocks the thread; the answer is looked at between two parts.
-    co_await asio::post(co_await asio::this_coro::executor, asio::use_awaitable);
-  }
-  upload->over = true;
-}
-
-// Ends a sender that the answer has overtaken.
-class UploadEnd {
+// The bytes of a request, made as the server takes them.
+class Sender {
  public:
-  explicit UploadEnd(std::shared_ptr<Upload> upload) : upload_(std::move(upload)) {}
-  ~UploadEnd() {
-    if (!upload_->over) upload_->connection->abort();
+  Sender(const HttpCall& call, const RequestHead& head) : source_(call.body_source), pending_(to_text(head)) {
+    if (!source_) pending_ += call.body;
   }
-  UploadEnd(const UploadEnd&) = delete;
-  UploadEnd& operator=(const UploadEnd&) = delete;
+
+  bool done() const { return pending_.empty() && !source_; }
+  // Bytes taken now; 0 = the server takes no more at the moment.
+  Result<std::size_t> send(Wire& wire) {
+    if (pending_.empty() && source_) DSEC_TRY(next_part());
+    DSEC_ASSIGN(const std::size_t put, wire.try_write(std::string_view(pending_).substr(at_)));
+    at_ += put;
+    if (at_ == pending_.size()) {
+      pending_.clear();
+      at_ = 0;
+    }
+    return put;
+  }
 
  private:
-  const std::shared_ptr<Upload> upload_;
+  Result<void> next_part() {
+    DSEC_ASSIGN(const std::string part, source_());
+    pending_ = chunk_head(part.size()) + part + "\r\n";
+    if (part.empty()) source_ = {};
+    return {};
+  }
+
+  BodySource source_;  // empty at its end
+  std::string pending_;
+  std::size_t at_ = 0;
 };
+
+// One request and its answer on a wire, both at the same time.
+class Transfer {
+ public:
+  Transfer(Wire& wire, const HttpCall& call, const RequestHead& head, const BodySink& sink)
+      : wire_(wire), patience_(call.timeout), sender_(call, head), parser_(call, sink) {}
+
+  Result<void> run() {
+    Deadline deadline = Deadline::in(patience_);
+    while (!parser_.done()) {
+      const bool sending = !lost_ && !sender_.done() && !parser_.refuses();
+      bool moved = false;
+      if (sending) {
+        DSEC_ASSIGN(moved, send());
+      }
+      DSEC_ASSIGN(const bool came, receive());
+      if (moved || came)
+        deadline = Deadline::in(patience_);
+      else
+        DSEC_TRY(wire_.wait(sending && !lost_, deadline));
+    }
+    return {};
+  }
+
+  AnswerParser& parser() { return parser_; }
+  bool wire_is_clean() const { return !closed_ && !lost_ && sender_.done() && parser_.keeps_alive(); }
+
+ private:
+  Result<bool> send() {
+    auto put = sender_.send(wire_);
+    if (put.ok()) return *put > 0;
+    // A server that takes no more may have said why.
+    if (put.error().code() != ErrorCode::kUnavailable) return std::move(put).error();
+    lost_ = std::move(put).error();
+    return true;
+  }
+
+  Result<bool> receive() {
+    char part[64 << 10];
+    auto got = wire_.try_read(part, sizeof part);
+    if (got.ok()) {
+      DSEC_TRY(parser_.take({part, *got}));
+      return *got > 0;
+    }
+    if (got.error().code() != ErrorCode::kUnavailable) return std::move(got).error();
+    closed_ = true;
+    if (!parser_.begun()) return lost_ ? *lost_ : std::move(got).error();
+    DSEC_TRY(parser_.take_end());
+    return true;
+  }
+
+  Wire& wire_;
+  const Duration patience_;
+  Sender sender_;
+  AnswerParser parser_;
+  std::optional<Error> lost_;  // nothing more can be sent
+  bool closed_ = false;
+};
+
+bool may_repeat(const HttpCall& call) { return call.method != "POST" && call.method != "PATCH" && !call.body_source; }
+
 }  // namespace
 
-BlockingClient::BlockingClient(Endpoint endpoint, HeaderList headers, Options options)
-    : endpoint_(std::move(endpoint)), headers_(std::move(headers)), options_(options) {}
-BlockingClient::~BlockingClient() = default;
+BlockingClient::BlockingClient(ServerAddress address, HeaderList headers) : address_(std::move(address)), headers_(std::move(headers)) {}
 
-HeaderList BlockingClient::with_own_headers(HeaderList headers) const {
-  headers.insert(headers.begin(), {"Host", endpoint_.host_header()});
-  headers.insert(headers.end(), headers_.begin(), headers_.end());
-  return headers;
+RequestHead BlockingClient::head_of(const HttpCall& call) const {
+  RequestHead head{.method = call.method, .target = address_.prefix + call.target, .headers = {{"Host", address_.authority()}}};
+  head.headers.insert(head.headers.end(), headers_.begin(), headers_.end());
+  head.headers.insert(head.headers.end(), call.headers.begin(), call.headers.end());
+  head.length = call.body.size();
+  const bool empty = call.body.empty() && (call.method == "GET" || call.method == "HEAD");
+  head.framing = call.body_source ? BodyFraming::kChunked : empty ? BodyFraming::kNone : BodyFraming::kLength;
+  return head;
 }
 
-asio::awaitable<Result<std::unique_ptr<ClientConnection>>> BlockingClient::open() {
-  co_return co_await ClientConnection::connect(endpoint_, Deadline::in(options_.connect_timeout));
-}
+Result<std::unique_ptr<Wire>> BlockingClient::connect() const { return Wire::connect(address_, Deadline::in(kConnectPatience)); }
 
-asio::awaitable<Result<HttpResponse>> BlockingClient::do_call(std::string method, std::string target, std::string body, HeaderList headers) {
-  for (int attempt = 0;; ++attempt) {
-    const bool kept = kept_ != nullptr;
-    active_ = std::move(kept_);
-    if (!active_) {
-      DSEC_CO_ASSIGN(active_, co_await open());
-    }
-    const std::shared_ptr<ClientConnection> connection = active_;
-    Result<HttpResponse> response = co_await connection->call(method, target, with_own_headers(headers), body, options_.answer_limit);
-    if (!response.ok() && kept && attempt == 0 &&
-        (response.error().code() == ErrorCode::kUnavailable || response.error().code() == ErrorCode::kCancelled))
-      continue;
-    if (response.ok() && connection->reusable()) kept_ = connection;
-    co_return response;
-  }
-}
-
-asio::awaitable<Result<HttpResponse>> BlockingClient::do_stream(std::string method, std::string target, HeaderList headers, Streams streams) {
-  DSEC_CO_ASSIGN(active_, co_await open());
-  const std::shared_ptr<ClientConnection> connection = active_;
-  const BodyFraming framing = !streams.next_part ? BodyFraming::kNone : streams.length ? BodyFraming::kLength : BodyFraming::kChunked;
-  DSEC_CO_TRY(co_await connection->send_head({.method = std::move(method),
-                                              .target = std::move(target),
-                                              .headers = with_own_headers(std::move(headers)),
-                                              .framing = framing,
-                                              .length = streams.length.value_or(0)}));
-  const auto upload = std::make_shared<Upload>(Upload{connection, std::move(streams.next_part), {}, framing == BodyFraming::kNone});
-  if (!upload->over) asio::co_spawn(io_, send_body(upload), asio::detached);
-  const UploadEnd end(upload);
-  Result<ResponseHead> head = co_await connection->read_head();
-  if (!head.ok()) co_return upload->sent.ok() ? std::move(head).error() : upload->sent.error();
-  if (streams.on_head) streams.on_head(*head);
-  HttpResponse response{.status = head->status, .headers = head->headers};
-  if (!streams.on_part || head->status >= 400) {
-    DSEC_CO_ASSIGN(response.body, co_await connection->read_body(options_.answer_limit));
-    co_return std::move(response);
-  }
-  std::string part(64 << 10, '\0');
+Result<HttpAnswer> BlockingClient::call(const HttpCall& call, const BodySink& sink) {
+  std::unique_ptr<Wire> wire = std::move(kept_);
+  if (wire && wire->stale()) wire.reset();
+  bool repeat = wire != nullptr && may_repeat(call);
   while (true) {
-    DSEC_CO_ASSIGN(const std::size_t n, co_await connection->read_some(part));
-    if (n == 0 || !streams.on_part(std::string_view(part).substr(0, n))) break;
+    if (!wire) {
+      auto fresh = connect();
+      if (!fresh.ok()) return std::move(fresh).error();
+      wire = std::move(fresh).value();
+    }
+    Transfer transfer(*wire, call, head_of(call), sink);
+    Result<void> done = transfer.run();
+    if (!done.ok() && repeat && !transfer.parser().begun() && done.error().code() == ErrorCode::kUnavailable) {
+      repeat = false;
+      wire.reset();
+      continue;
+    }
+    if (!done.ok()) return std::move(done).error();
+    if (transfer.wire_is_clean()) kept_ = std::move(wire);
+    return transfer.parser().answer();
   }
-  co_return std::move(response);
 }
 
-Result<HttpResponse> BlockingClient::finish(asio::awaitable<Result<HttpResponse>> call) {
-  Outcome outcome;
-  bool late = false;
-  asio::steady_timer timer(io_, options_.call_timeout);
-  timer.async_wait([this, &late](const boost::system::error_code& cancelled) {
-    if (cancelled) return;
-    late = true;
-    if (active_) active_->abort();
-  });
-  bool done = false;
-  asio::co_spawn(io_, keep(std::move(call), outcome), [&](std::exception_ptr) {
-    done = true;
-    timer.cancel();
-  });
-  io_.restart();
-  io_.run();
-  active_.reset();
-  if (late) return Error(ErrorCode::kDeadlineExceeded, "the call took too long");
-  if (!done || !outcome) return Error(ErrorCode::kInternal, "the call failed inside the client");
-  return *std::move(outcome);
-}
-
-Result<HttpResponse> BlockingClient::call(const std::string& method, const std::string& target, std::string body, HeaderList headers) {
-  return finish(do_call(method, target, std::move(body), std::move(headers)));
-}
-
-Result<HttpResponse> BlockingClient::stream(const std::string& method, const std::string& target, HeaderList headers, Streams streams) {
-  return finish(do_stream(method, target, std::move(headers), std::move(streams)));
-}
-
-Result<void> BlockingClient::run(asio::awaitable<Result<void>> coroutine) {
-  std::optional<Result<void>> outcome;
-  asio::co_spawn(io_, keep(std::move(coroutine), outcome), [](std::exception_ptr) {});
-  io_.restart();
-  // Not until the loop is empty: the caller may have left reads of a terminal behind.
-  while (!outcome && io_.run_one() > 0) {
-  }
-  if (!outcome) return Error(ErrorCode::kInternal, "the call failed inside the client");
-  return *std::move(outcome);
+Result<WebSocketClient> BlockingClient::websocket(const std::string& target) {
+  auto connected = connect();
+  if (!connected.ok()) return std::move(connected).error();
+  SystemRandom random;
+  const std::string key = to_base64(random.bytes(16));
+  HttpCall call{.target = target,
+                .headers = {{"Upgrade", "websocket"}, {"Sec-WebSocket-Version", "13"}, {"Sec-WebSocket-Key", key}},
+                .timeout = std::chrono::seconds(60)};
+  RequestHead head = head_of(call);
+  head.upgrade = true;
+  Transfer transfer(**connected, call, head, {});
+  DSEC_TRY(transfer.run());
+  const HttpAnswer answer = transfer.parser().answer();
+  if (answer.status != 101) return error_of(answer);
+  const std::string* accept = answer.header("Sec-WebSocket-Accept");
+  if (!accept || *accept != websocket_accept_key(key))
+    return Error(ErrorCode::kUnavailable, "the server's WebSocket handshake is wrong");
+  return WebSocketClient(std::move(connected).value(), transfer.parser().take_rest());
 }
 
 }  // namespace dsec::net

@@ -1,61 +1,66 @@
-// The HTTP client for programs without an event loop of their own: each call
-// blocks its thread. For the command line.
+// The HTTP/1.1 client of programs without an event loop: each call blocks its
+// thread. One server, TCP or TLS, bodies streamed both ways, WebSockets.
 #pragma once
 
-#include <boost/asio/io_context.hpp>
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
-#include "net/http_client.h"
+#include "net/header_list.h"
+#include "net/websocket_client.h"
+#include "net/wire.h"
 
 namespace dsec::net {
 
+// The next part of a body; empty at the end.
+using BodySource = std::function<Result<std::string>()>;
+// Takes a part of a body.
+using BodySink = std::function<Result<void>(std::string_view)>;
+
+struct HttpCall {
+  std::string method = "GET";
+  std::string target;  // path and query, encoded; the address's prefix is put before it
+  HeaderList headers;
+  std::string body;
+  BodySource body_source;                         // instead of body: sent chunked
+  Duration timeout = std::chrono::seconds(120);  // without a byte moving either way
+};
+
+struct HttpAnswer {
+  int status = 0;
+  HeaderList headers;
+  std::string body;  // unless a sink took it
+  bool success() const { return status >= 200 && status < 300; }
+  const std::string* header(std::string_view name) const { return find_header(headers, name); }
+};
+
+// The error that an answer outside 2xx means, by its JSON body.
+Error error_of(const HttpAnswer& answer);
+
 class BlockingClient {
  public:
-  struct Options {
-    Duration connect_timeout = std::chrono::seconds(10);
-    Duration call_timeout = std::chrono::hours(24);  // of a whole call
-    std::size_t answer_limit = 64 << 20;             // of an answer held in memory
-  };
   // `headers` go with every request (Authorization).
-  BlockingClient(Endpoint endpoint, HeaderList headers, Options options);
-  BlockingClient(Endpoint endpoint, HeaderList headers) : BlockingClient(std::move(endpoint), std::move(headers), Options{}) {}
-  ~BlockingClient();
+  BlockingClient(ServerAddress address, HeaderList headers);
 
-  // Keeps the connection for the next call; a kept one that the server has closed is replaced once.
-  Result<HttpResponse> call(const std::string& method, const std::string& target, std::string body = {}, HeaderList headers = {});
+  // Sends the call on the kept connection, or a new one; a call that may be
+  // repeated (no POST, no streamed body) is, once, when the kept one turns out
+  // to be closed. `sink` takes the body of a 2xx answer, while the request's body
+  // is still under way too; what it or the source returns ends the call. Any
+  // other answer ends the sending.
+  Result<HttpAnswer> call(const HttpCall& call, const BodySink& sink = {});
+  // What the server's answer means when it refuses.
+  Result<WebSocketClient> websocket(const std::string& target);
 
-  // A call whose bodies are streamed. `next_part` fills a part of the request's
-  // body (empty = end); `on_part` takes parts of the answer, false stops. Either may be empty.
-  struct Streams {
-    std::optional<std::uint64_t> length;                     // of the request's body; none = chunked
-    std::function<Result<std::string>()> next_part;
-    std::function<void(const ResponseHead&)> on_head;
-    std::function<bool(std::string_view)> on_part;
-  };
-  // The answer without the body that on_part took.
-  Result<HttpResponse> stream(const std::string& method, const std::string& target, HeaderList headers, Streams streams);
-
-  // Runs a coroutine to its end on this client's loop: for WebSockets and what else needs both ways at once.
-  asio::io_context& loop() { return io_; }
-  Result<void> run(asio::awaitable<Result<void>> coroutine);
-  asio::awaitable<Result<std::unique_ptr<ClientConnection>>> open();
-  const Endpoint& endpoint() const { return endpoint_; }
-  HeaderList with_own_headers(HeaderList headers) const;
+  const ServerAddress& address() const { return address_; }
 
  private:
-  using Outcome = std::optional<Result<HttpResponse>>;
-  asio::awaitable<Result<HttpResponse>> do_call(std::string method, std::string target, std::string body, HeaderList headers);
-  asio::awaitable<Result<HttpResponse>> do_stream(std::string method, std::string target, HeaderList headers, Streams streams);
-  Result<HttpResponse> finish(asio::awaitable<Result<HttpResponse>> call);
+  RequestHead head_of(const HttpCall& call) const;
+  Result<std::unique_ptr<Wire>> connect() const;
 
-  const Endpoint endpoint_;
+  const ServerAddress address_;
   const HeaderList headers_;
-  const Options options_;
-  asio::io_context io_{1};
-  std::shared_ptr<ClientConnection> kept_;
-  std::shared_ptr<ClientConnection> active_;  // of the call in progress: what its time limit aborts
+  std::unique_ptr<Wire> kept_;
 };
 
 }  // namespace dsec::net

@@ -19,13 +19,12 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "net/header_list.h"
 #include "sys/fd.h"
 
 namespace dsec::net {
 
 namespace asio = boost::asio;
-
-using HeaderList = std::vector<std::pair<std::string, std::string>>;
 
 struct HttpRequest {
   std::string method;

@@ -1,6 +1,9 @@
 #include <boost/json.hpp>
 
+#include <algorithm>
+
 #include "base/encoding.h"
+#include "net/blocking_client.h"
 #include "net/exchange.h"
 
 namespace dsec::net {
@@ -33,5 +36,31 @@ HttpResponse error_response(const Error& error, const ErrorAnswer& answer) {
 }
 
 HttpResponse error_response(const Error& error) { return error_response(error, {}); }
+
+Error error_of(const HttpAnswer& answer) {
+  ErrorCode code = ErrorCode::kInternal;
+  std::string message = "HTTP " + std::to_string(answer.status);
+  std::string name;
+  boost::system::error_code failure;
+  const json::value body = json::parse(answer.body, failure);
+  const json::value* error = !failure && body.is_object() ? body.get_object().if_contains("error") : nullptr;
+  if (error && error->is_object()) {
+    if (const auto* text = error->get_object().if_contains("message"); text && text->is_string())
+      message = std::string(text->get_string());
+    if (const auto* text = error->get_object().if_contains("code"); text && text->is_string())
+      name = std::string(text->get_string());
+  } else if (!answer.body.empty()) {
+    message += ": " + answer.body.substr(0, std::min<std::size_t>(200, answer.body.find_last_not_of("\r\n \t") + 1));
+  }
+  bool known = false;
+  for (int number = 1; number <= static_cast<int>(ErrorCode::kDeadlineExceeded); ++number) {
+    const ErrorTraits& row = traits(static_cast<ErrorCode>(number));
+    if (name.empty() ? row.http_status == answer.status && !known : row.name == name) {
+      code = static_cast<ErrorCode>(number);
+      known = true;
+    }
+  }
+  return Error(code, std::move(message));
+}
 
 }  // namespace dsec::net

@@ -154,9 +154,8 @@ class ServerExchange final : public Exchange {
       left_ -= bytes.size();
     }
     if (framing_ != Framing::kChunked) co_return failed(co_await write_all(connection_.socket_, bytes));
-    std::array<char, 20> size{};
-    const int n = std::snprintf(size.data(), size.size(), "%zx\r\n", bytes.size());
-    co_return failed(co_await write_parts(connection_.socket_, {std::string_view(size.data(), static_cast<std::size_t>(n)), bytes, "\r\n"}));
+    const std::string size = chunk_head(bytes.size());
+    co_return failed(co_await write_parts(connection_.socket_, {size, bytes, "\r\n"}));
   }
 
   asio::awaitable<Result<void>> end() override {
@@ -317,7 +316,7 @@ asio::awaitable<Result<std::unique_ptr<WebSocket>>> ServerExchange::accept_webso
   DSEC_CO_TRY(failed(co_await write_all(connection_.socket_, head)));
   connection_.taken_ = true;
   std::string rest(connection_.buffer_.view());
-  auto inner = std::make_unique<StreamWebSocket>(std::move(connection_.socket_), std::move(rest), WebSocketSide::kServer);
+  auto inner = std::make_unique<StreamWebSocket>(std::move(connection_.socket_), std::move(rest));
   co_return std::unique_ptr<WebSocket>(std::make_unique<ServerWebSocket>(connection_.state_, std::move(inner)));
 }
 

@@ -11,8 +11,11 @@
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/use_future.hpp>
+#include <atomic>
 #include <thread>
+#include <vector>
 
+#include "net/blocking_client.h"
 #include "net/http_server.h"
 
 namespace dsec::net {
@@ -61,6 +64,42 @@ class TestServer {
   }
 };
 
+inline BlockingClient client_of(std::uint16_t port) {
+  return BlockingClient(*parse_server_address("http://127.0.0.1:" + std::to_string(port)), {{"X-Client", "test"}});
+}
+inline Deadline soon() { return Deadline::in(std::chrono::seconds(10)); }
+
+// Streams the request's body back.
+inline asio::awaitable<void> echo_body(Exchange& exchange) {
+  (void)co_await exchange.begin(200, {});
+  std::array<char, 4096> part;
+  while (true) {
+    const Result<std::size_t> n = co_await exchange.read_some(part);
+    if (!n.ok() || *n == 0) break;
+    if (!(co_await exchange.write({part.data(), *n})).ok()) co_return;
+  }
+  (void)co_await exchange.end();
+}
+
+// A call that sends `total` bytes; what comes back is counted.
+inline Result<std::size_t> upload(BlockingClient client, std::size_t total) {
+  std::size_t sent = 0;
+  std::size_t received = 0;
+  HttpCall call{.method = "POST", .target = "/"};
+  call.body_source = [&]() -> Result<std::string> {
+    const std::size_t n = std::min<std::size_t>(300'000, total - sent);
+    sent += n;
+    return std::string(n, 'x');
+  };
+  const Result<HttpAnswer> answer = client.call(call, [&](std::string_view part) -> Result<void> {
+    received += part.size();
+    return {};
+  });
+  if (!answer.ok()) return answer.error();
+  EXPECT_EQ(answer->status, 200);
+  return received;
+}
+
 class RawClient {
  public:
   explicit RawClient(std::uint16_t port, int receive_buffer = 0) : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -102,6 +141,50 @@ class RawClient {
 
  private:
   sys::Fd fd_;
+};
+
+// A server that answers the first bytes of every connection with the given ones.
+class RawServer {
+ public:
+  enum class Then { kClose, kStay };
+  explicit RawServer(std::string answer, Then then = Then::kClose) : listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(::bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    EXPECT_EQ(::listen(listener_.get(), 8), 0);
+    socklen_t length = sizeof address;
+    ::getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address), &length);
+    port_ = ntohs(address.sin_port);
+    thread_ = std::thread([this, then, answer = std::move(answer)] {
+      while (true) {
+        sys::Fd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+        if (!fd) return;
+        std::array<char, 65536> part;
+        const ssize_t n = ::recv(fd.get(), part.data(), part.size(), 0);
+        if (n > 0) seen_.append(part.data(), static_cast<std::size_t>(n));
+        ++connections_;
+        (void)::send(fd.get(), answer.data(), answer.size(), MSG_NOSIGNAL);
+        if (then == Then::kStay) staying_.push_back(std::move(fd));
+      }
+    });
+  }
+  ~RawServer() { stop(); }
+  std::string stop() {
+    ::shutdown(listener_.get(), SHUT_RDWR);
+    if (thread_.joinable()) thread_.join();
+    return seen_;
+  }
+  std::uint16_t port() const { return port_; }
+  int connections() const { return connections_; }
+
+ private:
+  sys::Fd listener_;
+  std::uint16_t port_ = 0;
+  std::string seen_;
+  std::atomic<int> connections_{0};
+  std::vector<sys::Fd> staying_;
+  std::thread thread_;
 };
 
 }  // namespace dsec::net

@@ -12,9 +12,9 @@
 #include <memory>
 #include <vector>
 
-#include "net/http_client.h"
 #include "net/http_text.h"
 #include "net/stream_socket.h"
+#include "net/upstream_connection.h"
 
 namespace dsec::net {
 
@@ -34,7 +34,7 @@ struct Flight {
     client_side_over.expires_at(asio::steady_timer::time_point::max());
   }
 
-  std::unique_ptr<ClientConnection> upstream;
+  std::unique_ptr<UpstreamConnection> upstream;
   asio::cancellation_signal stop;       // of the coroutine that follows the client
   asio::steady_timer client_side_over;  // cancelled when that coroutine has ended
   bool following_client = false;
@@ -144,11 +144,11 @@ asio::awaitable<void> proxy_to(Exchange& exchange, sys::Fd upstream, ProxyOption
   }
   const asio::any_io_executor executor = co_await asio::this_coro::executor;
   const auto flight = std::make_shared<Flight>(executor);
-  Result<std::unique_ptr<ClientConnection>> adopted = co_await ClientConnection::adopt(std::move(upstream));
+  Result<std::unique_ptr<UpstreamConnection>> adopted = co_await UpstreamConnection::adopt(std::move(upstream));
   if (!adopted.ok()) co_return co_await answer_bad_gateway(exchange, adopted.error());
   flight->upstream = *std::move(adopted);
 
-  ClientConnection::Request onward{.method = request.method, .target = options.target, .headers = headers_into_sandbox(request, options.host)};
+  RequestHead onward{.method = request.method, .target = options.target, .headers = headers_into_sandbox(request, options.host)};
   const std::optional<std::uint64_t> length = exchange.content_length();
   onward.framing = !length ? BodyFraming::kChunked : *length > 0 || request.header("Content-Length") ? BodyFraming::kLength : BodyFraming::kNone;
   onward.length = length.value_or(0);

@@ -4,8 +4,6 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <future>
 
-#include "net/blocking_client.h"
-#include "net/http_client.h"
 #include "net/http_text.h"
 #include "net/net_test_server.h"
 
@@ -27,44 +25,6 @@ HttpHandler proxy_handler(std::uint16_t upstream, PortAddress address) {
     co_await proxy_to(exchange, connect_to(upstream), {.address = address, .target = exchange.request().target, .host = "localhost:8000"});
   };
 }
-
-// A server inside that answers every request with the given bytes, then closes.
-class RawServer {
- public:
-  explicit RawServer(std::string answer) : listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    EXPECT_EQ(::bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-    EXPECT_EQ(::listen(listener_.get(), 8), 0);
-    socklen_t length = sizeof address;
-    ::getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address), &length);
-    port_ = ntohs(address.sin_port);
-    thread_ = std::thread([this, answer = std::move(answer)] {
-      while (true) {
-        const sys::Fd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-        if (!fd) return;
-        std::array<char, 65536> part;
-        const ssize_t n = ::recv(fd.get(), part.data(), part.size(), 0);
-        if (n > 0) seen_.append(part.data(), static_cast<std::size_t>(n));
-        (void)::send(fd.get(), answer.data(), answer.size(), MSG_NOSIGNAL);
-      }
-    });
-  }
-  ~RawServer() { stop(); }
-  std::string stop() {
-    ::shutdown(listener_.get(), SHUT_RDWR);
-    if (thread_.joinable()) thread_.join();
-    return seen_;
-  }
-  std::uint16_t port() const { return port_; }
-
- private:
-  sys::Fd listener_;
-  std::uint16_t port_ = 0;
-  std::string seen_;
-  std::thread thread_;
-};
 
 std::string through_proxy(std::uint16_t upstream, std::string_view request, PortAddress address = PortAddress::kPath) {
   TestServer proxy(proxy_handler(upstream, address));
@@ -155,36 +115,13 @@ TEST(ReverseProxyTest, ASplitAnswerCannotFollowTheFirst) {
 }
 
 TEST(ReverseProxyTest, StreamsBodiesBothWays) {
-  TestServer inside([](Exchange& exchange) -> asio::awaitable<void> {
-    (void)co_await exchange.begin(200, {});
-    std::array<char, 4096> part;
-    while (true) {
-      const Result<std::size_t> n = co_await exchange.read_some(part);
-      if (!n.ok() || *n == 0) break;
-      if (!(co_await exchange.write({part.data(), *n})).ok()) co_return;
-    }
-    (void)co_await exchange.end();
-  });
+  TestServer inside(echo_body);
   TestServer proxy(proxy_handler(inside.port(), PortAddress::kPath));
-  BlockingClient client(*parse_endpoint("http://127.0.0.1:" + std::to_string(proxy.port())), {});
-  constexpr std::size_t kTotal = 8 << 20;
-  std::size_t sent = 0;
-  std::size_t received = 0;
 
-  const Result<HttpResponse> response = client.stream("POST", "/", {},
-                                                      {.next_part = [&]() -> Result<std::string> {
-                                                         const std::size_t n = std::min<std::size_t>(100'000, kTotal - sent);
-                                                         sent += n;
-                                                         return std::string(n, 'x');
-                                                       },
-                                                       .on_part = [&](std::string_view part) {
-                                                         received += part.size();
-                                                         return true;
-                                                       }});
+  const Result<std::size_t> received = upload(client_of(proxy.port()), 8 << 20);
 
-  ASSERT_TRUE(response.ok()) << response.error().message();
-  EXPECT_EQ(response->status, 200);
-  EXPECT_EQ(received, kTotal);
+  ASSERT_TRUE(received.ok()) << received.error().message();
+  EXPECT_EQ(*received, 8U << 20);
 }
 
 TEST(ReverseProxyTest, CarriesAWebSocket) {
@@ -198,27 +135,18 @@ TEST(ReverseProxyTest, CarriesAWebSocket) {
     }
   });
   TestServer proxy(proxy_handler(inside.port(), PortAddress::kPath));
-  BlockingClient client(*parse_endpoint("http://127.0.0.1:" + std::to_string(proxy.port())), {});
-  std::string first;
-  std::size_t second = 0;
+  BlockingClient client = client_of(proxy.port());
 
-  const auto talk = [&]() -> asio::awaitable<Result<void>> {
-    DSEC_CO_ASSIGN(const std::unique_ptr<ClientConnection> connection, co_await client.open());
-    DSEC_CO_ASSIGN(const std::unique_ptr<WebSocket> socket, co_await connection->websocket("/", client.with_own_headers({})));
-    DSEC_CO_TRY(co_await socket->write(true, "hello"));
-    DSEC_CO_ASSIGN(WebSocket::Message message, co_await socket->read());
-    first = message.bytes;
-    DSEC_CO_TRY(co_await socket->write(false, std::string(1'000'000, '\0')));
-    DSEC_CO_ASSIGN(message, co_await socket->read());
-    second = message.bytes.size();
-    co_await socket->close(1000, "done");
-    co_return Result<void>{};
-  };
-  const Result<void> outcome = client.run(talk());
+  auto socket = client.websocket("/");
+  ASSERT_TRUE(socket.ok()) << socket.error().message();
+  socket->send(true, "hello");
+  const auto first = socket->wait(soon());
+  socket->send(false, std::string(1'000'000, '\0'));
+  const auto second = socket->wait(soon());
 
-  ASSERT_TRUE(outcome.ok()) << outcome.error().message();
-  EXPECT_EQ(first, "echo hello");
-  EXPECT_EQ(second, 1'000'005U);
+  ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_EQ(first->bytes, "echo hello");
+  EXPECT_EQ(second->bytes.size(), 1'000'005U);
 }
 
 TEST(ReverseProxyTest, AClientThatGoesAwayEndsTheCallInside) {
@@ -248,14 +176,6 @@ TEST(ReverseProxyTest, AnEarlyAnswerReachesAClientThatStillSends) {
 
   EXPECT_TRUE(answer.starts_with("HTTP/1.1 403 ")) << answer;
   EXPECT_TRUE(answer.ends_with("no"));
-}
-
-TEST(EndpointTest, ReadsAddresses) {
-  EXPECT_EQ(parse_endpoint("http://[::1]:7780/x/")->host, "::1");
-  EXPECT_EQ(parse_endpoint("http://[::1]:7780/x/")->path_prefix, "/x");
-  EXPECT_EQ(parse_endpoint("unix:/run/x.sock")->unix_path, "/run/x.sock");
-  EXPECT_EQ(parse_endpoint("localhost:80")->port, 80);
-  for (const char* bad : {"http://", "ftp://x", "http://x:70000", "http://x:a", "unix:", "https://x"}) EXPECT_FALSE(parse_endpoint(bad).ok()) << bad;
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include <boost/asio/use_awaitable.hpp>
 
 #include "base/encoding.h"
-#include "base/random.h"
 
 namespace dsec::net {
 
@@ -24,8 +23,8 @@ class Flag {
 };
 }  // namespace
 
-StreamWebSocket::StreamWebSocket(Socket socket, std::string already_read, WebSocketSide side)
-    : socket_(std::move(socket)), side_(side), buffer_(std::move(already_read)), free_(socket_.get_executor()) {
+StreamWebSocket::StreamWebSocket(Socket socket, std::string already_read)
+    : socket_(std::move(socket)), buffer_(std::move(already_read)), free_(socket_.get_executor()) {
   free_.expires_at(asio::steady_timer::time_point::max());
 }
 
@@ -45,16 +44,7 @@ asio::awaitable<Result<void>> StreamWebSocket::send(WebSocketOpcode opcode, std:
     if (opcode == WebSocketOpcode::kClose) close_sent_ = true;
     // Until all is written; a writer that is cancelled in the middle leaves half a frame.
     broken_ = true;
-    Result<void> written;
-    if (side_ == WebSocketSide::kServer) {
-      written = co_await write_parts(socket_, {frame_header(true, opcode, bytes.size(), nullptr), bytes, {}});
-    } else {
-      std::array<unsigned char, 4> mask{};
-      SystemRandom().fill({reinterpret_cast<char*>(mask.data()), mask.size()});
-      std::string masked(bytes);
-      apply_mask(masked, mask, 0);
-      written = co_await write_parts(socket_, {frame_header(true, opcode, bytes.size(), &mask), masked, {}});
-    }
+    const Result<void> written = co_await write_parts(socket_, {frame_header(true, opcode, bytes.size(), nullptr), bytes, {}});
     if (!written.ok()) {
       free_.cancel();
       co_return closed(written.error().message());
@@ -92,7 +82,7 @@ asio::awaitable<Result<WebSocket::Message>> StreamWebSocket::read() {
   Message message;
   bool started = false;
   while (true) {
-    Result<std::optional<WebSocketFrameHeader>> header = parse_frame_header(buffer_, side_);
+    Result<std::optional<WebSocketFrameHeader>> header = parse_frame_header(buffer_, WebSocketSide::kServer);
     if (!header.ok()) co_return co_await fail(1002, header.error().message());
     if (!*header) {
       DSEC_CO_TRY(co_await need(buffer_.size() + 1));

@@ -1,4 +1,4 @@
-// A WebSocket over any stream socket, after its HTTP handshake.
+// The server's side of a WebSocket over any stream socket, after its HTTP handshake.
 //
 // Internal to net.
 #pragma once
@@ -15,7 +15,7 @@ namespace dsec::net {
 class StreamWebSocket final : public WebSocket {
  public:
   // `already_read` was read behind the handshake.
-  StreamWebSocket(Socket socket, std::string already_read, WebSocketSide side);
+  StreamWebSocket(Socket socket, std::string already_read);
 
   asio::awaitable<Result<Message>> read() override;
   asio::awaitable<Result<void>> write(bool text, std::string_view bytes) override;
@@ -31,7 +31,6 @@ class StreamWebSocket final : public WebSocket {
   asio::awaitable<Result<void>> need(std::size_t bytes);
 
   Socket socket_;
-  const WebSocketSide side_;
   std::string buffer_;  // read and not yet used: at most a message and what came with it
   asio::steady_timer free_;  // cancelled when a writer is done
   bool writing_ = false;

@@ -12,7 +12,7 @@
 #include "base/result.h"
 #include "sys/fd.h"
 
-namespace dsec::cli {
+namespace dsec::net {
 
 // "http://127.0.0.1:7780/prefix", taken apart. Only http and https.
 struct ServerAddress {
@@ -39,6 +39,10 @@ class Wire {
   // At least one byte, by the deadline.
   Result<std::size_t> read_some(char* out, std::size_t limit, Deadline deadline);
   Result<void> write_all(std::string_view bytes, Deadline deadline);
+  // Until it can be read, or written when that is wanted too; at once when buffered().
+  Result<void> wait(bool to_write, Deadline deadline);
+  // True when the server has closed, or has said something that nobody asked for.
+  bool stale();
   // To be polled for reading, when buffered() is false.
   int fd() const { return fd_.get(); }
   bool buffered() const;
@@ -46,12 +50,14 @@ class Wire {
  private:
   struct Tls;
   Wire(sys::Fd fd, std::unique_ptr<Tls> tls);
-  Result<void> wait(short events, Deadline deadline);
-  Result<std::size_t> tls_outcome(int returned, const char* doing);
+  Result<void> poll_for(short events, Deadline deadline);
+  Result<std::size_t> tls_outcome(int returned, short* wanted, const char* doing);
 
   sys::Fd fd_;
   std::unique_ptr<Tls> tls_;
-  short wanted_ = 0;  // what TLS waits for, when the last try would have blocked
+  // What the last try of each would have waited for; TLS may read in order to write.
+  short read_wants_;
+  short write_wants_;
 };
 
-}  // namespace dsec::cli
+}  // namespace dsec::net

@@ -1,4 +1,4 @@
-#include "cli/wire.h"
+#include "net/wire.h"
 
 #include <netdb.h>
 #include <netinet/tcp.h>
@@ -10,7 +10,7 @@
 
 #include <cerrno>
 
-namespace dsec::cli {
+namespace dsec::net {
 
 struct Wire::Tls {
   SSL_CTX* context = nullptr;
@@ -59,7 +59,7 @@ Result<ServerAddress> parse_server_address(std::string_view url) {
   return out;
 }
 
-Wire::Wire(sys::Fd fd, std::unique_ptr<Tls> tls) : fd_(std::move(fd)), tls_(std::move(tls)) {}
+Wire::Wire(sys::Fd fd, std::unique_ptr<Tls> tls) : fd_(std::move(fd)), tls_(std::move(tls)), read_wants_(POLLIN), write_wants_(POLLOUT) {}
 Wire::~Wire() = default;
 
 namespace {
@@ -124,20 +124,20 @@ Result<std::unique_ptr<Wire>> Wire::connect(const ServerAddress& address, Deadli
     ERR_clear_error();
     const int done = SSL_connect(wire->tls_->session);
     if (done == 1) break;
-    auto outcome = wire->tls_outcome(done, "TLS handshake");
+    auto outcome = wire->tls_outcome(done, &wire->read_wants_, "TLS handshake");
     if (!outcome.ok()) return std::move(outcome).error();
-    DSEC_TRY(wire->wait(wire->wanted_, deadline));
+    DSEC_TRY(wire->poll_for(wire->read_wants_, deadline));
   }
   return wire;
 }
 
-Result<std::size_t> Wire::tls_outcome(int returned, const char* doing) {
+Result<std::size_t> Wire::tls_outcome(int returned, short* wanted, const char* doing) {
   switch (SSL_get_error(tls_->session, returned)) {
     case SSL_ERROR_WANT_READ:
-      wanted_ = POLLIN;
+      *wanted = POLLIN;
       return std::size_t{0};
     case SSL_ERROR_WANT_WRITE:
-      wanted_ = POLLOUT;
+      *wanted = POLLOUT;
       return std::size_t{0};
     case SSL_ERROR_ZERO_RETURN:
       return Error(ErrorCode::kUnavailable, "the server closed the connection");
@@ -151,12 +151,11 @@ Result<std::size_t> Wire::try_read(char* out, std::size_t limit) {
     ERR_clear_error();
     const int got = SSL_read(tls_->session, out, static_cast<int>(std::min<std::size_t>(limit, 1 << 20)));
     if (got > 0) return static_cast<std::size_t>(got);
-    return tls_outcome(got, "read");
+    return tls_outcome(got, &read_wants_, "read");
   }
   const ssize_t got = ::recv(fd_.get(), out, limit, 0);
   if (got > 0) return static_cast<std::size_t>(got);
   if (got == 0) return Error(ErrorCode::kUnavailable, "the server closed the connection");
-  wanted_ = POLLIN;
   if (errno == EAGAIN || errno == EINTR) return std::size_t{0};
   return errno_error("read from the server", errno);
 }
@@ -167,11 +166,10 @@ Result<std::size_t> Wire::try_write(std::string_view bytes) {
     ERR_clear_error();
     const int put = SSL_write(tls_->session, bytes.data(), static_cast<int>(std::min<std::size_t>(bytes.size(), 1 << 20)));
     if (put > 0) return static_cast<std::size_t>(put);
-    return tls_outcome(put, "write");
+    return tls_outcome(put, &write_wants_, "write");
   }
   const ssize_t put = ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
   if (put >= 0) return static_cast<std::size_t>(put);
-  wanted_ = POLLOUT;
   if (errno == EAGAIN || errno == EINTR) return std::size_t{0};
   return errno_error("write to the server", errno);
 }
@@ -180,7 +178,7 @@ Result<std::size_t> Wire::read_some(char* out, std::size_t limit, Deadline deadl
   while (true) {
     DSEC_ASSIGN(const std::size_t got, try_read(out, limit));
     if (got > 0) return got;
-    DSEC_TRY(wait(wanted_, deadline));
+    DSEC_TRY(poll_for(read_wants_, deadline));
   }
 }
 
@@ -188,14 +186,24 @@ Result<void> Wire::write_all(std::string_view bytes, Deadline deadline) {
   while (!bytes.empty()) {
     DSEC_ASSIGN(const std::size_t put, try_write(bytes));
     bytes.remove_prefix(put);
-    if (put == 0) DSEC_TRY(wait(wanted_, deadline));
+    if (put == 0) DSEC_TRY(poll_for(write_wants_, deadline));
   }
   return {};
 }
 
 bool Wire::buffered() const { return tls_ && SSL_pending(tls_->session) > 0; }
 
-Result<void> Wire::wait(short events, Deadline deadline) {
+Result<void> Wire::wait(bool to_write, Deadline deadline) {
+  if (buffered()) return {};
+  return poll_for(static_cast<short>(read_wants_ | (to_write ? write_wants_ : 0)), deadline);
+}
+
+bool Wire::stale() {
+  pollfd now{fd_.get(), POLLIN, 0};
+  return buffered() || ::poll(&now, 1, 0) != 0;
+}
+
+Result<void> Wire::poll_for(short events, Deadline deadline) {
   pollfd waiting{fd_.get(), events, 0};
   const int ready = ::poll(&waiting, 1, deadline.left_ms());
   if (ready > 0 || (ready < 0 && errno == EINTR && !deadline.passed())) return {};
@@ -203,4 +211,4 @@ Result<void> Wire::wait(short events, Deadline deadline) {
   return errno_error("wait for the server", errno);
 }
 
-}  // namespace dsec::cli
+}  // namespace dsec::net
