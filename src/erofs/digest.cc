@@ -25,11 +25,13 @@ void Sha256::update(std::string_view bytes) {
   DSEC_CHECK(EVP_DigestUpdate(context_.get(), bytes.data(), bytes.size()) == 1);
 }
 
-std::string Sha256::hex() {
-  unsigned char out[32];
-  DSEC_CHECK(EVP_DigestFinal_ex(context_.get(), out, nullptr) == 1);
-  return to_hex(std::string_view(reinterpret_cast<const char*>(out), sizeof out));
+std::string Sha256::raw() {
+  std::string out(32, '\0');
+  DSEC_CHECK(EVP_DigestFinal_ex(context_.get(), reinterpret_cast<unsigned char*>(out.data()), nullptr) == 1);
+  return out;
 }
+
+std::string Sha256::hex() { return to_hex(raw()); }
 
 Result<std::string> digest_of_file(int fd) {
   Sha256 hash;

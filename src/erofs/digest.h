@@ -19,7 +19,9 @@ class Sha256 {
   Sha256& operator=(Sha256&&) noexcept;
 
   void update(std::string_view bytes);
-  // 64 lower-case hex digits. Ends the computation.
+  // The 32 bytes. Ends the computation.
+  std::string raw();
+  // The same in 64 lower-case hex digits.
   std::string hex();
 
  private:

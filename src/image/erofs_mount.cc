@@ -5,16 +5,16 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
 
+#include "erofs/format.h"
+
 namespace dsec::image {
 
 namespace {
-
-constexpr std::uint32_t kErofsMagic = 0xE0F5E1E2;
-constexpr off_t kSuperblockOffset = 1024;
 
 int configure(int context, unsigned command, const char* key, const char* value) {
   return static_cast<int>(::syscall(SYS_fsconfig, context, command, key, value, 0));
@@ -34,10 +34,12 @@ std::string kernel_words(int context) {
   return words;
 }
 
-Result<sys::Fd> mount_with(const std::string& image_file, bool direct_io) {
+Result<sys::Fd> mount_with(const std::string& image_file, const std::vector<std::string>& devices, bool direct_io) {
   const sys::Fd context(static_cast<int>(::syscall(SYS_fsopen, "erofs", FSOPEN_CLOEXEC)));
   if (!context) return errno_error("open the EROFS filesystem type", errno);
+  const auto add_device = [&](const std::string& device) { return configure(context.get(), FSCONFIG_SET_STRING, "device", device.c_str()) == 0; };
   const bool configured = configure(context.get(), FSCONFIG_SET_STRING, "source", image_file.c_str()) == 0 &&
+                          std::all_of(devices.begin(), devices.end(), add_device) &&
                           configure(context.get(), FSCONFIG_SET_FLAG, "ro", nullptr) == 0 &&
                           (!direct_io || configure(context.get(), FSCONFIG_SET_FLAG, "directio", nullptr) == 0) &&
                           configure(context.get(), FSCONFIG_CMD_CREATE, nullptr, nullptr) == 0;
@@ -54,28 +56,28 @@ Result<sys::Fd> mount_with(const std::string& image_file, bool direct_io) {
 
 }  // namespace
 
-Result<ErofsMount> mount_erofs(const std::string& image_file) {
-  Result<sys::Fd> direct = mount_with(image_file, true);
+Result<ErofsMount> mount_erofs(const std::string& image_file, const std::vector<std::string>& devices) {
+  Result<sys::Fd> direct = mount_with(image_file, devices, true);
   if (direct.ok()) return ErofsMount{std::move(direct).value(), true};
   // An old kernel says EINVAL to the option, and a filesystem that cannot do
   // direct I/O refuses at the mount; a broken image fails again below.
-  Result<sys::Fd> buffered = mount_with(image_file, false);
+  Result<sys::Fd> buffered = mount_with(image_file, devices, false);
   if (buffered.ok()) return ErofsMount{std::move(buffered).value(), false};
   return std::move(buffered).error();
 }
 
 bool is_erofs(int fd) {
   struct statfs fs{};
-  return ::fstatfs(fd, &fs) == 0 && static_cast<std::uint32_t>(fs.f_type) == kErofsMagic;
+  return ::fstatfs(fd, &fs) == 0 && static_cast<std::uint32_t>(fs.f_type) == erofs::kMagic;
 }
 
 Result<bool> is_erofs_image(int fd) {
   unsigned char magic[4];
-  const ssize_t n = ::pread(fd, magic, sizeof magic, kSuperblockOffset);
+  const ssize_t n = ::pread(fd, magic, sizeof magic, erofs::kSuperblockOffset);
   if (n < 0) return errno_error("read the superblock", errno);
   if (n != sizeof magic) return false;
   const std::uint32_t found = magic[0] | magic[1] << 8 | magic[2] << 16 | static_cast<std::uint32_t>(magic[3]) << 24;
-  return found == kErofsMagic;
+  return found == erofs::kMagic;
 }
 
 }  // namespace dsec::image

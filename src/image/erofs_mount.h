@@ -1,7 +1,8 @@
-// One EROFS image file as a detached mount.
+// One EROFS image as a detached mount.
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "sys/fd.h"
@@ -15,8 +16,10 @@ struct ErofsMount {
   bool direct_io = true;
 };
 
-// Makes a new superblock each time it is called: callers keep one for each image.
-Result<ErofsMount> mount_erofs(const std::string& image_file);
+// `devices`: the data files in the order of the image's device table, or none
+// where the image holds everything. Makes a new superblock each time it is
+// called: callers keep one for each image.
+Result<ErofsMount> mount_erofs(const std::string& image_file, const std::vector<std::string>& devices = {});
 // Whether `fd` lies on an EROFS filesystem.
 bool is_erofs(int fd);
 // Whether the file starts with an EROFS superblock.
