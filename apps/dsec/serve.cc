@@ -157,6 +157,7 @@ asio::awaitable<void> run(Node& node, int& exit_code) {
   }
   log_info("stopping", {{"sandboxes", node.options.stop_sandboxes ? "end" : "stay"}});
   node.api->stopping = true;
+  node.edge->begin_stop();
   co_await node.http->drain(Deadline::in(kDrain));
   co_await node.edge->stop(node.options.stop_sandboxes ? edge::Edge::Sandboxes::kStop : edge::Edge::Sandboxes::kKeep);
   node.io.stop();

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <thread>
 
 #include "base/encoding.h"
 #include "base/random.h"
@@ -296,9 +295,8 @@ int kill_verb(Context& context, const std::string& ref, const std::string& exec_
 int wait_verb(Context& context, const std::vector<std::string>& refs, const std::string& exec_id) {
   int code = kOk;
   for (const std::string& ref : refs) {
-    auto pause = std::chrono::milliseconds(50);
+    const std::string target = sandbox_target(ref, (exec_id.empty() ? "" : "/exec/" + percent_encode(exec_id)) + "?wait_ms=60000");
     while (true) {
-      const std::string target = exec_id.empty() ? sandbox_target(ref) : sandbox_target(ref, "/exec/" + percent_encode(exec_id) + "?wait_ms=30000");
       auto answer = context.get(target);
       if (!answer.ok()) return fail(answer.error());
       const json::object& item = answer->as_object();
@@ -311,9 +309,6 @@ int wait_verb(Context& context, const std::vector<std::string>& refs, const std:
         print(text_at(item, "cause") + "\n");
         break;
       }
-      // The API has no wait for the end of a sandbox; its event stream would need one connection each.
-      std::this_thread::sleep_for(pause);
-      pause = std::min(pause * 2, std::chrono::milliseconds(1000));
     }
   }
   return code;

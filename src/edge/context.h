@@ -58,6 +58,7 @@ struct Context {
   // taken for a part of it.
   bool swept = false;
   Notifier swept_now;
+  bool stopping = false;  // of this process: who waits for a sandbox is answered as things stand
 
   std::int64_t now_ms() const { return unix_ms(clock.wall_now()); }
   template <typename Record>

@@ -78,7 +78,7 @@ void Edge::insert(std::shared_ptr<LiveSandbox> sandbox) {
 
 Result<void> Edge::admit(const model::SandboxSpec& spec) const {
   const Limits& limits = options_.limits;
-  if (stopping_) return Error(ErrorCode::kUnavailable, "the node is stopping");
+  if (context_.stopping) return Error(ErrorCode::kUnavailable, "the node is stopping");
   if (live_ >= limits.max_live) return Error(ErrorCode::kExhausted, fmt::format("the node runs {} sandboxes, its limit", live_));
   const auto memory = static_cast<std::uint64_t>(spec.resources.memory_mb);
   if (limits.memory_commit_mb > 0 && memory_committed_mb_ + memory > limits.memory_commit_mb)
@@ -268,6 +268,7 @@ asio::awaitable<void> Edge::serve(net::Exchange& exchange, model::Principal prin
 // What is over can be looked at, and deleted once more, long after it left the memory.
 asio::awaitable<Result<void>> Edge::answer_from_history(net::Exchange& exchange, std::string project, std::string id, Error otherwise) {
   if (exchange.request().method != "GET" && exchange.request().method != "DELETE") co_return otherwise;
+  if (exchange.request().method == "GET") DSEC_CO_TRY(handlers::check_look(exchange.request()));
   DSEC_CO_ASSIGN(const std::optional<model::Sandbox> past,
                  co_await net::on_pool(*calls_, [store = parts_.history, project, id] { return store->past(project, id); }));
   if (!past) co_return otherwise;
@@ -319,7 +320,7 @@ asio::awaitable<std::vector<SandboxEvent>> Edge::events(std::string project, std
       at += static_cast<std::ptrdiff_t>(std::min<std::uint64_t>(after + 1 - events_.front().sequence, events_.size()));
     for (; at != events_.end() && out.size() < 256; ++at)
       if (project.empty() || at->project == project) out.push_back(*at);
-    if (!out.empty() || context_.clock.now() >= by || stopping_) co_return out;
+    if (!out.empty() || context_.clock.now() >= by || context_.stopping) co_return out;
     if (!events_.empty()) after = events_.back().sequence;
     co_await events_changed_.wait(by);
   }
@@ -421,7 +422,7 @@ asio::awaitable<Result<DetectedServices>> Edge::detect_services() {
 
 EdgeLoad Edge::load() const {
   EdgeLoad out{.node = options_.node,
-               .accepting = !stopping_,
+               .accepting = !context_.stopping,
                .backends = {},
                .sandboxes = live_,
                .most_sandboxes = options_.limits.max_live,

@@ -93,6 +93,8 @@ class Edge final : public SandboxOwner {
   // Takes up every live sandbox again and removes what belongs to none. Requests
   // may be served meanwhile. Starts the housekeeping.
   asio::awaitable<void> recover();
+  // Takes nothing new and answers whoever waits for something, before the requests are drained.
+  void begin_stop();
   enum class Sandboxes { kKeep, kStop };
   // Lets go of the sandboxes, or ends them. Afterwards the loop has no work of the edge.
   asio::awaitable<void> stop(Sandboxes sandboxes);
@@ -190,7 +192,6 @@ class Edge final : public SandboxOwner {
   std::uint64_t next_event_ = 1;
   Notifier events_changed_;
   bool recovered_ = false;
-  bool stopping_ = false;
   bool house_open_ = false;
   Notifier house_;
 };

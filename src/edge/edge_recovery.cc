@@ -248,9 +248,9 @@ asio::awaitable<void> Edge::recover() {
 asio::awaitable<void> Edge::adopt_later(std::shared_ptr<LiveSandbox> sandbox) {
   backend::Backend* backend = parts_.backends.at(sandbox->view().spec.backend);
   Duration pause = std::chrono::seconds(1);
-  while (!stopping_ && sandbox->state() != SandboxState::kEnded) {
+  while (!context_.stopping && sandbox->state() != SandboxState::kEnded) {
     co_await house_.wait(context_.clock.now() + pause);
-    if (stopping_ || sandbox->state() == SandboxState::kEnded) co_return;
+    if (context_.stopping || sandbox->state() == SandboxState::kEnded) co_return;
     pause = std::min<Duration>(pause * 2, std::chrono::seconds(30));
     Result<std::unique_ptr<backend::Instance>> instance = co_await net::on_pool(
         *calls_, [backend, record = sandbox->backend_record()]() -> Result<std::unique_ptr<backend::Instance>> {
@@ -265,9 +265,9 @@ asio::awaitable<void> Edge::adopt_later(std::shared_ptr<LiveSandbox> sandbox) {
 }
 
 asio::awaitable<void> Edge::keep_house() {
-  while (!stopping_) {
+  while (!context_.stopping) {
     co_await house_.wait(context_.clock.now() + kHousePeriod);
-    if (stopping_) break;
+    if (context_.stopping) break;
     std::vector<std::shared_ptr<LiveSandbox>> all;
     all.reserve(by_id_.size());
     for (const auto& [id, sandbox] : by_id_) all.push_back(sandbox);
@@ -292,10 +292,15 @@ asio::awaitable<void> Edge::compact_log() {
   if (!compacted.ok()) log_error("the edge log was not compacted", {{"why", compacted.error().message()}});
 }
 
-asio::awaitable<void> Edge::stop(Sandboxes sandboxes) {
-  stopping_ = true;
+void Edge::begin_stop() {
+  context_.stopping = true;
   house_.notify();
   events_changed_.notify();
+  for (const auto& [id, sandbox] : by_id_) sandbox->changed().notify();
+}
+
+asio::awaitable<void> Edge::stop(Sandboxes sandboxes) {
+  begin_stop();
   std::vector<std::shared_ptr<LiveSandbox>> all;
   for (const auto& [id, sandbox] : by_id_) all.push_back(sandbox);
   if (sandboxes == Sandboxes::kStop) {

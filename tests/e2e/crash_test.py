@@ -1,4 +1,5 @@
 """Kills at named steps and at random: nothing is lost, nothing is left, nothing half confined ran."""
+import http.client
 import os
 import pathlib
 import random
@@ -145,6 +146,28 @@ def ancestors_in_sandbox(pid):
             break
         pid = int(re.search(r"PPid:\s+(\d+)", status).group(1))
     return chain
+
+
+@pytest.mark.parametrize("hard, outcome", [(False, "running"), (True, "RemoteDisconnected")])
+def test_a_stop_answers_who_waits_and_a_kill_cuts_them_off(crash_server, hard, outcome):
+    api, box = crash_server.api, crash_server.api.create("tiny:1")
+    outcomes = []
+
+    def wait():
+        try:
+            outcomes.append(api.must("GET", f"{box.path}?wait_ms=60000&for=ended")["state"])
+        except (OSError, http.client.HTTPException) as cut:
+            outcomes.append(type(cut).__name__)
+
+    files = crash_server.open_files()
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    wait_until(lambda: crash_server.open_files() > files, 10, "the waiting connection")
+    crash_server.restart(hard=hard)
+    waiting.join(20)
+
+    assert outcomes == [outcome]
+    assert crash_server.api.must("DELETE", box.path)["state"] == "ended"
 
 
 def test_two_servers_on_one_data_directory_are_refused(crash_server):

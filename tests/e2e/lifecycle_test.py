@@ -1,5 +1,6 @@
 """A sandbox from create to forgotten: states, names, labels, paging, idempotency, typed errors."""
 import json
+import socket
 import threading
 import time
 import uuid
@@ -61,6 +62,52 @@ def test_delete_is_idempotent_and_ends_with_cause_user(api, boxes):
     if got.status == 200:
         assert got.json["state"] in ("ending", "ended")
         assert got.json["cause"] == "user" and got.json["infra"] is False
+
+
+def test_a_wait_is_answered_when_the_state_is_reached(api, boxes, tiny):
+    box = boxes()
+    answers = []
+    waiting = threading.Thread(target=lambda: answers.append(api.must("GET", box.path, query={"wait_ms": 60_000})))
+    waiting.start()
+    at_once = api.must("GET", box.path, query={"wait_ms": 60_000, "for": "running"})
+    early = api.must("GET", box.path, query={"wait_ms": 200, "for": "ended"})
+    box.delete()
+    waiting.join(20)
+    over = api.must("GET", box.path, query={"wait_ms": 60_000, "for": "running"})
+
+    assert at_once["state"] == "running" and early["state"] == "running"
+    assert [(a["state"], a["cause"]) for a in answers] == [("ended", "user")]
+    assert over["state"] == "ended"
+
+    coming = api.must("POST", "/v1/sandboxes", {"image": tiny, "wait_ms": 0}, expect=(201, 202))
+    there = api.must("GET", f"/v1/sandboxes/{coming['id']}", query={"wait_ms": 30_000, "for": "running"})
+    api.call("DELETE", f"/v1/sandboxes/{coming['id']}")
+    assert there["state"] == "running"
+
+
+@pytest.mark.parametrize("query", [{"wait_ms": "soon"}, {"wait_ms": -1}, {"wait_ms": 60_001}, {"for": "paused"}, {"for": ""}, {"until": "ended"}])
+def test_a_wait_that_means_nothing_is_a_400(api, box, query):
+    answer = api.call("GET", box.path, query=query)
+
+    assert (answer.status, answer.error["code"]) == (400, "invalid_argument")
+
+
+def test_waiting_clients_that_go_away_leave_nothing_behind(api, server, boxes):
+    box = boxes()
+    threads, files = server.threads(), server.open_files()
+    request = f"GET {box.path}?wait_ms=60000 HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {api.key}\r\n\r\n".encode()
+    waiting = [socket.create_connection((api.host, api.port)) for _ in range(100)]
+    for client in waiting:
+        client.sendall(request)
+    wait_until(lambda: server.open_files() >= files + 100, 10, "a hundred connections")
+
+    held = server.threads()
+    for client in waiting:
+        client.close()
+
+    assert held == threads, "a waiting client costs no thread"
+    wait_until(lambda: server.open_files() <= files + 2, 10, "the connections to be gone")
+    assert box.refresh()["state"] == "running"
 
 
 def test_delete_during_an_exec_ends_both(api, boxes):

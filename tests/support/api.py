@@ -233,11 +233,11 @@ class Box:
     def wait_ended(self, seconds=30.0):
         deadline = time.monotonic() + seconds
         while True:
-            info = self.refresh()
+            left = deadline - time.monotonic()
+            info = self.api.must("GET", self.path, query={"wait_ms": max(0, int(left * 1000)), "for": "ended"}, timeout=seconds + 30)
             if info["state"] == "ended":
                 return info
-            assert time.monotonic() < deadline, f"not ended within {seconds} s: {info}"
-            time.sleep(0.05)
+            assert left > 0, f"not ended within {seconds} s: {info}"
 
 
 def wait_until(condition, seconds, what):

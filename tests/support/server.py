@@ -81,6 +81,13 @@ class Server:
                 assert self.stop() == 0
         return self.start(**options)
 
+    def open_files(self):
+        """How many descriptors serve has open now."""
+        return len(os.listdir(f"/proc/{self.child.pid}/fd"))
+
+    def threads(self):
+        return len(os.listdir(f"/proc/{self.child.pid}/task"))
+
     def pid_of(self, program):
         """The pid of this server's keeper or spawner, by name; None when it does not run.
 

@@ -108,19 +108,21 @@ class Sandbox:
         except NotFound:
             self.info["state"] = "ended"
 
-    async def wait_ended(self, timeout: Optional[float] = None) -> "Sandbox":
-        """Waits until the sandbox is over, and tells the cause by ``.cause``."""
+    async def wait(self, timeout: Optional[float] = None, *, until: str = "ended") -> "Sandbox":
+        """Waits until the sandbox has ended, and tells the cause by ``.cause``; with ``until="running"``, until it runs or never will.
+
+        ``timeout`` is in seconds; when it passes, DeadlineExceeded is raised and
+        nothing of the sandbox has changed. The server answers at the moment itself.
+        """
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
-        pause = 0.05
         while True:
-            await self.refresh()
-            if self.state == "ended":
+            left = 60.0 if deadline is None else max(0.0, min(60.0, deadline - loop.time()))
+            self.info = dict(await self._client._transport.json("GET", self._path(), query={"wait_ms": int(left * 1000), "for": until}))
+            if self.state in (until, "ended") or (until == "running" and self.state == "ending"):
                 return self
             if deadline is not None and loop.time() >= deadline:
-                raise DeadlineExceeded(f"{self.id} has not ended within {timeout:g} s", retryable=True)
-            await asyncio.sleep(pause)
-            pause = min(1.0, pause * 1.5)
+                raise DeadlineExceeded(f"{self.id} is {self.state}, not {until}, after {timeout:g} s", retryable=True)
 
     async def pause(self) -> "Sandbox":
         """Freezes the sandbox; the next request that needs it resumes it."""

@@ -16,6 +16,8 @@ namespace dsec::edge::handlers {
 using SandboxRef = std::shared_ptr<LiveSandbox>;
 using Segments = std::vector<std::string>;  // behind {ref}; the first names the part
 
+// The query of a GET of one sandbox, for one that only the history knows.
+Result<void> check_look(const net::HttpRequest& request);
 asio::awaitable<Result<void>> sandbox(net::Exchange& exchange, SandboxRef sandbox);
 asio::awaitable<Result<void>> stats(net::Exchange& exchange, SandboxRef sandbox);
 asio::awaitable<Result<void>> events(net::Exchange& exchange, SandboxRef sandbox);

@@ -1,5 +1,6 @@
 // GET, PATCH and DELETE of one sandbox; its stats and events.
 
+#include <boost/asio/experimental/awaitable_operators.hpp>
 #include <boost/json.hpp>
 
 #include "edge/handlers/handlers.h"
@@ -18,9 +19,43 @@ namespace {
 
 constexpr std::size_t kPatchBody = 1 << 20;
 constexpr auto kDeleteWait = std::chrono::seconds(25);
+constexpr std::uint64_t kMaxWaitMs = 60'000;
 
 asio::awaitable<Result<void>> answer(net::Exchange& exchange, const LiveSandbox& sandbox, int status) {
   co_return co_await exchange.respond(net::json_response(status, model::json_text(model::to_json(sandbox.view()))));
+}
+
+struct Look {
+  std::uint64_t wait_ms = 0;
+  model::SandboxState wanted = model::SandboxState::kEnded;
+};
+
+Result<Look> look_of(const net::HttpRequest& request) {
+  DSEC_ASSIGN(const Query query, Query::parse(request, {"wait_ms", "for"}));
+  Look look;
+  DSEC_ASSIGN(look.wait_ms, query.number("wait_ms", 0));
+  if (look.wait_ms > kMaxWaitMs) return invalid_argument("wait_ms: a number from 0 to 60000");
+  const std::string wanted = query.has("for") ? query.text("for") : "ended";
+  if (wanted != "ended" && wanted != "running") return invalid_argument("for: must be ended or running");
+  if (wanted == "running") look.wanted = model::SandboxState::kRunning;
+  return look;
+}
+
+// Also when it can be reached no more: what is ending runs never again.
+bool reached(const LiveSandbox& sandbox, model::SandboxState wanted) {
+  return sandbox.state() == wanted || (wanted == model::SandboxState::kRunning && sandbox.over());
+}
+
+asio::awaitable<Result<void>> look(net::Exchange& exchange, SandboxRef sandbox) {
+  using namespace asio::experimental::awaitable_operators;
+  DSEC_CO_ASSIGN(const Look look, look_of(exchange.request()));
+  const Context& context = sandbox->context();
+  const Instant by = context.clock.now() + std::chrono::milliseconds(look.wait_ms);
+  while (!reached(*sandbox, look.wanted) && !context.stopping && context.clock.now() < by) {
+    const auto first = co_await (sandbox->changed().wait(by) || exchange.client_gone());
+    if (first.index() == 1) co_return Error(ErrorCode::kCancelled, "the client has gone away");
+  }
+  co_return co_await answer(exchange, *sandbox, 200);
 }
 
 asio::awaitable<Result<void>> patch(net::Exchange& exchange, SandboxRef sandbox) {
@@ -52,9 +87,14 @@ asio::awaitable<Result<void>> remove(net::Exchange& exchange, SandboxRef sandbox
 
 }  // namespace
 
+Result<void> check_look(const net::HttpRequest& request) {
+  DSEC_TRY(look_of(request));
+  return {};
+}
+
 asio::awaitable<Result<void>> sandbox(net::Exchange& exchange, SandboxRef sandbox) {
   const std::string& method = exchange.request().method;
-  if (method == "GET") co_return co_await answer(exchange, *sandbox, 200);
+  if (method == "GET") co_return co_await look(exchange, std::move(sandbox));
   if (method == "DELETE") co_return co_await remove(exchange, std::move(sandbox));
   if (method == "PATCH") co_return co_await patch(exchange, std::move(sandbox));
   co_return co_await exchange.respond(net::error_response(invalid_argument("this path takes GET, PATCH and DELETE"),
