@@ -165,8 +165,8 @@ void CommandLine::add_sandboxes() {
   wait->add_option("sandbox", refs_)->required();
   wait->add_option("--exec", exec_id_, "A command of the sandbox");
 
-  CLI::App* stop = verb("stop", "End sandboxes", [this](Context& c) { return stop_verb(c, refs_, selector_); });
-  CLI::App* rm = verb("rm", "The same as stop", [this](Context& c) { return stop_verb(c, refs_, selector_); });
+  CLI::App* stop = verb("stop", "End sandboxes; what is recorded of them stays", [this](Context& c) { return stop_verb(c, refs_, selector_); });
+  CLI::App* rm = verb("rm", "End sandboxes and forget them: their record, name and output are gone", [this](Context& c) { return rm_verb(c, refs_, selector_); });
   for (CLI::App* sub : {stop, rm}) {
     sub->add_option("sandbox", refs_);
     sub->add_option("-s,--selector", selector_, "All with these labels");

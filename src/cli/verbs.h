@@ -60,6 +60,9 @@ int execs_verb(Context& context, const std::string& ref, const ListingOptions& l
 int kill_verb(Context& context, const std::string& ref, const std::string& exec_id, const std::string& signal);
 int wait_verb(Context& context, const std::vector<std::string>& refs, const std::string& exec_id);
 int stop_verb(Context& context, const std::vector<std::string>& refs, const std::string& selector);
+// As stop, and nothing of them is kept.
+int rm_verb(Context& context, const std::vector<std::string>& refs, const std::string& selector);
+Result<void> forget_sandbox(Context& context, const std::string& ref);
 int state_verb(Context& context, const std::vector<std::string>& refs, const std::string& action);
 int events_verb(Context& context, const std::string& ref, bool follow, bool json_output);
 

@@ -79,7 +79,7 @@ int run_verb(Context& context, const RunOptions& options) {
     auto signals = SignalWatch::watch({SIGINT, SIGTERM});
     sandbox = create_sandbox(context, std::move(spec).value(), options.wait);
     if (sandbox.ok() && signals.ok() && signals->next() != 0) {
-      (void)context.call("DELETE", sandbox_target(text_at(*sandbox, "id"))).ok();
+      (void)forget_sandbox(context, text_at(*sandbox, "id")).ok();
       return kSignalBase + SIGINT;
     }
   }
@@ -93,10 +93,10 @@ int run_verb(Context& context, const RunOptions& options) {
   }
   const int code = follow(context, id, options.command, options.remove);
   if (options.remove) {
-    if (auto removed = context.call("DELETE", sandbox_target(id)); !removed.ok() && removed.error().code() != ErrorCode::kNotFound)
+    if (auto removed = forget_sandbox(context, id); !removed.ok() && removed.error().code() != ErrorCode::kNotFound)
       fail(std::move(removed).within("remove " + id).error());
   } else {
-    note("dsec: sandbox " + id + " is kept; `dsec rm " + id + "` ends it");
+    note("dsec: sandbox " + id + " is kept; `dsec rm " + id + "` removes it");
   }
   return code;
 }

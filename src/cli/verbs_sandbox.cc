@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <functional>
 
 #include "base/encoding.h"
 #include "base/random.h"
@@ -314,20 +315,42 @@ int wait_verb(Context& context, const std::vector<std::string>& refs, const std:
   return code;
 }
 
-int stop_verb(Context& context, const std::vector<std::string>& refs, const std::string& selector) {
-  std::vector<std::string> targets = refs;
+Result<void> forget_sandbox(Context& context, const std::string& ref) {
+  const Deadline deadline = Deadline::in(std::chrono::minutes(5));
+  while (true) {
+    DSEC_ASSIGN(const json::value answer, context.call("DELETE", sandbox_target(ref, "?forget=true")));
+    if (!answer.is_object() || text_at(answer.get_object(), "state") == "ended") return {};
+    // The server waits a while itself; one that takes longer to end is not forgotten yet.
+    if (deadline.passed()) return Error(ErrorCode::kDeadlineExceeded, ref + " is still ending: it is not forgotten");
+  }
+}
+
+namespace {
+int for_each_chosen(Context& context, std::vector<std::string> targets, const std::string& selector, const char* state,
+                    const std::function<Result<void>(const std::string&)>& action) {
   if (!selector.empty()) {
-    auto found = context.pages("/v1/sandboxes?limit=500&selector=" + percent_encode(selector));
+    auto found = context.pages(std::string("/v1/sandboxes?limit=500&state=") + state + "&selector=" + percent_encode(selector));
     if (!found.ok()) return fail(found.error());
     for (const json::value& item : *found)
       if (item.is_object()) targets.push_back(id_of(item.get_object()));
   }
   return for_each_ref(targets, [&](const std::string& ref) -> Result<void> {
-    auto done = context.call("DELETE", sandbox_target(ref));
-    if (!done.ok()) return std::move(done).error();
+    DSEC_TRY(action(ref));
     print(ref + "\n");
     return {};
   });
+}
+}  // namespace
+
+int stop_verb(Context& context, const std::vector<std::string>& refs, const std::string& selector) {
+  return for_each_chosen(context, refs, selector, "", [&](const std::string& ref) -> Result<void> {
+    auto done = context.call("DELETE", sandbox_target(ref));
+    return done.ok() ? Result<void>() : Result<void>(std::move(done).error());
+  });
+}
+
+int rm_verb(Context& context, const std::vector<std::string>& refs, const std::string& selector) {
+  return for_each_chosen(context, refs, selector, "all", [&](const std::string& ref) { return forget_sandbox(context, ref); });
 }
 
 int state_verb(Context& context, const std::vector<std::string>& refs, const std::string& action) {

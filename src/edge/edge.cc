@@ -114,7 +114,7 @@ asio::awaitable<Result<model::Sandbox>> Edge::create(CreateCommand command) {
                        co_await net::on_pool(*calls_, [store = parts_.history, project = command.principal.project, id] {
                          return store->past(project, id);
                        }));
-        if (past) co_return *past;
+        if (past && !erasing_.contains(id)) co_return *past;
         co_return Error(ErrorCode::kConflict, "the sandbox of this idempotency key, " + id + ", has ended and was forgotten");
       }
       if (found == by_id_.end())
@@ -265,16 +265,6 @@ asio::awaitable<void> Edge::serve(net::Exchange& exchange, model::Principal prin
   }
 }
 
-// What is over can be looked at, and deleted once more, long after it left the memory.
-asio::awaitable<Result<void>> Edge::answer_from_history(net::Exchange& exchange, std::string project, std::string id, Error otherwise) {
-  if (exchange.request().method != "GET" && exchange.request().method != "DELETE") co_return otherwise;
-  if (exchange.request().method == "GET") DSEC_CO_TRY(handlers::check_look(exchange.request()));
-  DSEC_CO_ASSIGN(const std::optional<model::Sandbox> past,
-                 co_await net::on_pool(*calls_, [store = parts_.history, project, id] { return store->past(project, id); }));
-  if (!past) co_return otherwise;
-  co_return co_await exchange.respond(net::json_response(200, boost::json::serialize(model::to_json(*past))));
-}
-
 asio::awaitable<Result<void>> Edge::route(net::Exchange& exchange, std::shared_ptr<LiveSandbox> sandbox, std::vector<std::string> rest) {
   if (rest.empty()) co_return co_await handlers::sandbox(exchange, std::move(sandbox));
   const std::string& area = rest[0];
@@ -315,9 +305,7 @@ void Edge::publish(SandboxEvent& event) {
 asio::awaitable<std::vector<SandboxEvent>> Edge::events(std::string project, std::uint64_t after, Instant by) {
   std::vector<SandboxEvent> out;
   while (true) {
-    auto at = events_.begin();
-    if (!events_.empty() && after >= events_.front().sequence)
-      at += static_cast<std::ptrdiff_t>(std::min<std::uint64_t>(after + 1 - events_.front().sequence, events_.size()));
+    auto at = std::upper_bound(events_.begin(), events_.end(), after, [](std::uint64_t sequence, const SandboxEvent& event) { return sequence < event.sequence; });
     for (; at != events_.end() && out.size() < 256; ++at)
       if (project.empty() || at->project == project) out.push_back(*at);
     if (!out.empty() || context_.clock.now() >= by || context_.stopping) co_return out;
@@ -345,39 +333,6 @@ void Edge::on_sandbox_changed(LiveSandbox& sandbox) {
   if (parts_.history != nullptr) unsaved_.push_back(sandbox.view());
 }
 
-void Edge::forget_oldest(std::deque<std::string>& ended, std::size_t most) {
-  const std::int64_t now = context_.now_ms();
-  const auto keep = std::chrono::duration_cast<std::chrono::milliseconds>(options_.limits.keep_ended).count();
-  while (!ended.empty()) {
-    const auto oldest = by_id_.find(ended.front());
-    if (ended.size() <= most && oldest != by_id_.end() && now - oldest->second->view().ended_at_ms < keep) break;
-    const std::string id = std::move(ended.front());
-    ended.pop_front();
-    forget(id);
-  }
-}
-
-asio::awaitable<void> Edge::save_ended() {
-  constexpr std::size_t kMostUnsaved = 10'000;
-  constexpr std::int64_t kTrimPeriodMs = 600'000;
-  if (parts_.history == nullptr || unsaved_.empty()) co_return;
-  const auto batch = std::make_shared<std::vector<model::Sandbox>>(std::exchange(unsaved_, {}));
-  const std::int64_t now = context_.now_ms();
-  const bool trim = now - history_trimmed_ms_ >= kTrimPeriodMs;
-  const std::int64_t before = now - std::chrono::duration_cast<std::chrono::milliseconds>(options_.limits.keep_history).count();
-  const Result<void> saved =
-      co_await net::on_pool(*calls_, [store = parts_.history, batch, trim, before, most = options_.limits.max_history]() -> Result<void> {
-        DSEC_TRY(store->append_history(*batch));
-        return trim ? store->trim_history(before, most) : Result<void>();
-      });
-  if (saved.ok()) {
-    if (trim) history_trimmed_ms_ = now;
-    co_return;
-  }
-  log_error("ended sandboxes are not in the history", {{"count", std::to_string(batch->size())}, {"why", saved.error().message()}});
-  if (unsaved_.size() + batch->size() <= kMostUnsaved) unsaved_.insert(unsaved_.begin(), batch->begin(), batch->end());
-}
-
 void Edge::remember_key(const std::string& name, KnownKey key) {
   if (keys_.insert_or_assign(name, std::move(key)).second) key_order_.push_back(name);
   if (key_order_.size() > options_.limits.max_keys) forget_old_keys();
@@ -391,17 +346,6 @@ void Edge::forget_old_keys() {
     if (oldest != keys_.end()) keys_.erase(oldest);
     key_order_.pop_front();
   }
-}
-
-void Edge::forget(const std::string& id) {
-  const auto found = by_id_.find(id);
-  if (found == by_id_.end()) return;
-  const std::shared_ptr<LiveSandbox> sandbox = found->second;
-  if (Result<std::uint64_t> logged = context_.log(WalType::kForgotten, ForgottenRecord{.id = id}); !logged.ok())
-    log_warning("a sandbox is not forgotten in the log", {{"sandbox", id}, {"why", logged.error().message()}});
-  by_time_.erase({sandbox->view().created_at_ms, id});
-  by_id_.erase(found);
-  sandbox->spool().remove();
 }
 
 bool Edge::uses_layer(const std::string& digest) const {

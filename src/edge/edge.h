@@ -11,6 +11,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -139,6 +140,7 @@ class Edge final : public SandboxOwner {
   Result<void> check_network(const model::Network& network) const override;
   std::map<std::string, std::string> network_environment(const LiveSandbox& sandbox) const override;
   Result<void> remove_upper(const std::string& sandbox_id, const std::string& upper_record) override;
+  asio::awaitable<Result<void>> forget_on_request(std::string sandbox_id) override;
 
   Result<void> replay(std::uint8_t type, std::string_view body);
   Result<void> finish_replay();
@@ -146,6 +148,9 @@ class Edge final : public SandboxOwner {
   Result<void> admit(const model::SandboxSpec& spec) const;
   void insert(std::shared_ptr<LiveSandbox> sandbox);
   void forget(const std::string& id);
+  void drop(const std::string& id);
+  asio::awaitable<void> erase_forgotten();
+  void sweep_output() const;
   void forget_oldest(std::deque<std::string>& ended, std::size_t most);
   void remember_key(const std::string& name, KnownKey key);
   void forget_old_keys();
@@ -179,6 +184,8 @@ class Edge final : public SandboxOwner {
   std::deque<std::string> deleted_;                                   // ended on request
   std::vector<model::Sandbox> unsaved_;                               // ended, not in the history yet
   std::int64_t history_trimmed_ms_ = 0;
+  std::set<std::string> erasing_;                                     // forgotten on request, perhaps in the history still
+  Notifier erased_;
   std::size_t live_ = 0;
   std::uint64_t memory_committed_mb_ = 0;
   std::uint64_t counter_ = 0;

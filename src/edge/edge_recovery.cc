@@ -88,6 +88,7 @@ Result<std::unique_ptr<Edge>> Edge::open(Parts parts, Options options) {
   edge->context_.wal = edge->wal_.get();
   DSEC_TRY(edge->finish_replay());
   edge->sweep_uppers();
+  edge->sweep_output();
   ++edge->context_.epoch;
   DSEC_TRY(edge->context_.log(WalType::kEdgeStart, EdgeStartRecord{.epoch = edge->context_.epoch,
                                                                    .boot_id = edge->boot_id_,
@@ -113,6 +114,10 @@ Result<void> Edge::replay(std::uint8_t type, std::string_view body) {
     return {};
   }
   DSEC_ASSIGN(const std::string id, sandbox_of(body));
+  if (kind == WalType::kForgotten) {
+    DSEC_ASSIGN(const ForgottenRecord record, decode_record<ForgottenRecord>(body));
+    if (record.erase) erasing_.insert(id);
+  }
   const auto found = by_id_.find(id);
   if (found == by_id_.end()) return {};  // its acceptance was compacted away: it is forgotten
   LiveSandbox& sandbox = *found->second;
@@ -274,10 +279,12 @@ asio::awaitable<void> Edge::keep_house() {
     for (const std::shared_ptr<LiveSandbox>& sandbox : all) sandbox->tick();
 
     co_await save_ended();
+    co_await erase_forgotten();
     forget_oldest(ended_, options_.limits.max_ended);
     forget_oldest(deleted_, options_.limits.max_deleted);
     forget_old_keys();
-    if (wal_->wants_compaction()) co_await compact_log();
+    // The record is what a start knows of an erasure that is not done.
+    if (wal_->wants_compaction() && erasing_.empty()) co_await compact_log();
   }
   house_open_ = false;
   house_.notify();

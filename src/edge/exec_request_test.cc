@@ -98,5 +98,12 @@ TEST(WalRecordsTest, GarbageIsAnErrorNotACrash) {
   EXPECT_FALSE(decode_record<AcceptedRecord>(std::string("\x0a\x7f", 2)).ok());
 }
 
+TEST(WalRecordsTest, TheSandboxOfARecordIsReadWhateverElseIsInIt) {
+  EXPECT_EQ(sandbox_of(encode(ForgottenRecord{.id = "one", .erase = true})).value(), "one");
+  EXPECT_EQ(sandbox_of(encode(LaunchedRecord{.id = "two", .backend_record = "b", .upper_record = "u"})).value(), "two");
+  EXPECT_TRUE(decode_record<ForgottenRecord>(encode(ForgottenRecord{.id = "one", .erase = true})).value().erase);
+  EXPECT_FALSE(decode_record<ForgottenRecord>(encode(ForgottenRecord{.id = "one"})).value().erase);
+}
+
 }  // namespace
 }  // namespace dsec::edge

@@ -65,6 +65,8 @@ class SandboxOwner {
   virtual asio::awaitable<Result<void>> connect_network(std::shared_ptr<class LiveSandbox> sandbox) = 0;
   virtual void disconnect_network(class LiveSandbox& sandbox) = 0;
   virtual std::map<std::string, std::string> network_environment(const class LiveSandbox& sandbox) const = 0;
+  // Of one that has ended nothing is left when it returns: no record, name, output, history.
+  virtual asio::awaitable<Result<void>> forget_on_request(std::string sandbox_id) = 0;
   // The writable layer of an ended sandbox. Any thread.
   virtual Result<void> remove_upper(const std::string& sandbox_id, const std::string& upper_record) = 0;
 };
@@ -119,6 +121,7 @@ class LiveSandbox final : public std::enable_shared_from_this<LiveSandbox>, publ
     std::shared_ptr<LiveSandbox> sandbox_;
   };
   Result<void> patch(const model::SandboxSpec& spec);
+  asio::awaitable<Result<void>> forget() { return owner_.forget_on_request(id()); }
   const std::deque<SandboxEvent>& events() const { return events_; }
   void note_event(std::string type, std::string detail);
   // Stops following the sandbox, which runs on: this process ends.

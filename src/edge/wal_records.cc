@@ -367,21 +367,27 @@ std::string encode(const ForgottenRecord& r) {
   std::string out;
   pbf_writer writer(out);
   writer.add_string(1, r.id);
+  if (r.erase) writer.add_bool(2, true);
   return out;
 }
 
 template <>
 Result<ForgottenRecord> decode_record(std::string_view body) {
   return read_record<ForgottenRecord>(body, [](ForgottenRecord& r, pbf_reader& f) {
-    if (f.tag() != 1) return false;
-    r.id = f.get_string();
-    return true;
+    switch (f.tag()) {
+      case 1: r.id = f.get_string(); return true;
+      case 2: r.erase = f.get_bool(); return true;
+      default: return false;
+    }
   });
 }
 
 Result<std::string> sandbox_of(std::string_view body) {
-  DSEC_ASSIGN(ForgottenRecord record, decode_record<ForgottenRecord>(body));
-  return std::move(record.id);
+  return read_record<std::string>(body, [](std::string& id, pbf_reader& f) {
+    if (f.tag() != 1) return false;
+    id = f.get_string();
+    return true;
+  });
 }
 
 }  // namespace dsec::edge

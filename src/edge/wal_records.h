@@ -119,6 +119,7 @@ struct EndedRecord {
 
 struct ForgottenRecord {
   std::string id;
+  bool erase = false;  // on request: of the history too
 };
 
 std::string encode(const EdgeStartRecord& r);

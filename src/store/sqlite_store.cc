@@ -240,11 +240,7 @@ class SqliteStore final : public Store {
 
   Result<void> append_history(const std::vector<model::Sandbox>& ended) override {
     const std::lock_guard lock(mutex_);
-    DSEC_TRY(execute(db_.get(), "BEGIN IMMEDIATE"));
-    Result<void> written = insert_history(ended);
-    if (written.ok()) written = execute(db_.get(), "COMMIT");
-    if (!written.ok()) (void)execute(db_.get(), "ROLLBACK");  // the first error is the one to tell
-    return written;
+    return transaction([&] { return insert_history(ended); });
   }
 
   Result<std::vector<model::Sandbox>> history(const std::string& project, std::size_t limit, std::int64_t before_ms) override {
@@ -273,6 +269,15 @@ class SqliteStore final : public Store {
     return std::optional<model::Sandbox>(std::move(sandbox));
   }
 
+  Result<void> erase_history(const std::vector<std::string>& ids) override {
+    const std::lock_guard lock(mutex_);
+    return transaction([&]() -> Result<void> {
+      DSEC_ASSIGN(Statement s, Statement::prepare(db_.get(), "DELETE FROM sandbox_history WHERE id=?"));
+      for (const std::string& id : ids) DSEC_TRY(s.bind(id).run());
+      return {};
+    });
+  }
+
   Result<void> trim_history(std::int64_t before_ms, std::size_t most) override {
     const std::lock_guard lock(mutex_);
     DSEC_ASSIGN(Statement old, Statement::prepare(db_.get(), "DELETE FROM sandbox_history WHERE ended_at_ms<?"));
@@ -284,6 +289,15 @@ class SqliteStore final : public Store {
   }
 
  private:
+  template <typename Work>
+  Result<void> transaction(Work work) {
+    DSEC_TRY(execute(db_.get(), "BEGIN IMMEDIATE"));
+    Result<void> done = work();
+    if (done.ok()) done = execute(db_.get(), "COMMIT");
+    if (!done.ok()) (void)execute(db_.get(), "ROLLBACK");  // the first error is the one to tell
+    return done;
+  }
+
   Result<void> insert_history(const std::vector<model::Sandbox>& ended) {
     DSEC_ASSIGN(Statement s, Statement::prepare(db_.get(), "INSERT OR REPLACE INTO sandbox_history VALUES(?,?,?,?)"));
     for (const model::Sandbox& sandbox : ended)

@@ -81,6 +81,8 @@ class Store {
   virtual Result<std::vector<model::Sandbox>> history(const std::string& project, std::size_t limit, std::int64_t before_ms) = 0;
   // One of the history, by its id.
   virtual Result<std::optional<model::Sandbox>> past(const std::string& project, const std::string& id) = 0;
+  // As if these had never been; unknown ids are no error.
+  virtual Result<void> erase_history(const std::vector<std::string>& ids) = 0;
   // Removes what ended before `before_ms`, and the oldest beyond `most`, of every project together.
   virtual Result<void> trim_history(std::int64_t before_ms, std::size_t most) = 0;
 };

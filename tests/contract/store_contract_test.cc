@@ -165,6 +165,23 @@ TEST_P(StoreContract, FindsOneOfTheHistoryByIdAndTrimsByAgeAndNumber) {
   EXPECT_EQ(left->back().id, "sandbox3");
 }
 
+TEST_P(StoreContract, ErasesFromTheHistoryWhatIsNamed) {
+  std::vector<model::Sandbox> ended(3);
+  for (int i = 0; i < 3; ++i) {
+    ended[i].id = "sandbox" + std::to_string(i);
+    ended[i].project = "default";
+    ended[i].state = model::SandboxState::kEnded;
+    ended[i].cause = model::EndCause::kUser;
+    ended[i].ended_at_ms = i + 1;
+  }
+  ASSERT_TRUE(store_->append_history(ended).ok());
+
+  ASSERT_TRUE(store_->erase_history({"sandbox0", "sandbox2", "never there"}).ok());
+
+  EXPECT_FALSE(store_->past("default", "sandbox0")->has_value());
+  EXPECT_TRUE(store_->past("default", "sandbox1")->has_value());
+}
+
 INSTANTIATE_TEST_SUITE_P(All, StoreContract, ::testing::Values(StoreCase{"file", true}, StoreCase{"memory", false}),
                          [](const auto& info) { return info.param.name; });
 

@@ -23,6 +23,11 @@ def dsec(api, tmp_path_factory):
         if check:
             assert result.returncode == 0, result
         return result
+
+    def start(*arguments):
+        return subprocess.Popen([BIN / "dsec", *map(str, arguments)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                env={**os.environ, "HOME": str(home), "DSEC_URL": api.url, "DSEC_API_KEY": api.key})
+    run.start = start
     return run
 
 
@@ -45,11 +50,11 @@ def test_run_streams_both_outputs_and_takes_input(dsec, tiny):
 
 
 def test_run_rm_leaves_nothing(dsec, tiny, api):
-    before = {i["id"] for i in api.list_all()}
+    before = {i["id"] for i in api.list_all(state="all")}
 
     dsec("run", "--rm", "--image", tiny, "--", "true", check=True)
 
-    assert {i["id"] for i in api.list_all()} <= before
+    assert {i["id"] for i in api.list_all(state="all")} <= before
 
 
 def test_create_exec_ps_inspect_stop_by_name_and_prefix(dsec, tiny):
@@ -65,6 +70,22 @@ def test_create_exec_ps_inspect_stop_by_name_and_prefix(dsec, tiny):
     assert (inspected[0] if isinstance(inspected, list) else inspected)["id"] == sandbox
     assert dsec("stop", "cli-one").returncode == 0
     assert dsec("exec", "cli-one", "--", "true").returncode == 125
+
+
+def test_stop_keeps_and_rm_forgets(dsec, tiny):
+    kept = dsec("create", "--image", tiny, "--label", "end=kept", check=True).stdout.decode().strip()
+    gone = dsec("create", "--image", tiny, "--label", "end=gone", check=True).stdout.decode().strip()
+    waiting = dsec.start("wait", kept)
+
+    dsec("stop", kept, check=True)
+    dsec("rm", "--selector", "end=gone", check=True)
+
+    assert waiting.communicate(timeout=30)[0] == b"user\n"
+    assert json.loads(dsec("inspect", kept, check=True).stdout)["state"] == "ended"
+    missing = dsec("inspect", gone)
+    assert missing.returncode == 1 and b"there is no sandbox" in missing.stderr
+    dsec("rm", kept, check=True)
+    assert dsec("rm", kept).returncode == 1
 
 
 def test_cp_goes_both_ways(dsec, tiny, tmp_path):

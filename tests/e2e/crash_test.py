@@ -1,4 +1,5 @@
 """Kills at named steps and at random: nothing is lost, nothing is left, nothing half confined ran."""
+import contextlib
 import http.client
 import os
 import pathlib
@@ -14,7 +15,7 @@ import pytest
 
 from support import images, leftovers
 from support.api import Api, Box, wait_until
-from support.server import ROOT, Server
+from support.server import ROOT, Server, rows_of
 
 RANDOM_KILLS = int(os.environ.get("DSEC_KILLS", "20"))
 SEED = int(os.environ.get("DSEC_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
@@ -247,6 +248,33 @@ def test_all_three_programs_killed_at_once(crash_server):
     assert server.api.create("tiny:1").sh("echo new").out == "new\n"
 
 
+@pytest.mark.parametrize("point", ["edge.forget", "edge.forgotten", "edge.erase"])
+def test_a_kill_while_a_sandbox_is_forgotten_leaves_it_whole_or_nowhere(crash_server, point):
+    server = crash_server
+    server.kill()
+    server.start(fail_point=f"{point}=kill:1")
+    box = server.api.create("tiny:1", name="half", lifetime={"max_seconds": 2})
+    box.sh("head -c 2000000 /dev/zero")
+    box.wait_ended(15)
+    assert (server.data / "edge" / "sandboxes" / box.id).exists(), "its output is kept"
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        server.api.call("DELETE", box.path, query={"forget": True})
+    server.child.wait(20)
+
+    server.start()
+
+    found = server.api.call("GET", box.path)
+    listed = [i["id"] for i in server.api.list_all(state="all")]
+    if point == "edge.forget":
+        assert found.status == 200 and box.id in listed
+        assert server.api.must("DELETE", box.path, query={"forget": True})["state"] == "ended"
+    assert server.api.call("GET", box.path).status == 404
+    assert server.api.call("GET", "/v1/sandboxes/half").status == 404
+    assert point == "edge.forget" or box.id not in listed
+    wait_until(lambda: rows_of(server, box.id) == 0, 10, "the history to have lost it")
+    assert not (server.data / "edge" / "sandboxes" / box.id).exists()
+
+
 # --- fail points --------------------------------------------------------------------------------------------------------------
 
 EDGE_POINTS = fail_points("edge", "image", "store", "apiserver", "backend")
@@ -358,6 +386,7 @@ def drive(server):
         lambda: images.import_tar(api, "driven:1", b"\0" * 1024, what="layers", kind="toolkit"),
         lambda: api.create("tiny:1", timeout=15).sh("echo one; exit 3", timeout=10),
         lambda: api.create("tiny:1", timeout=15).delete(),
+        lambda: api.call("DELETE", api.create("tiny:1", timeout=15).path, query={"forget": True}),
         lambda: Box(api, api.must("GET", "/v1/sandboxes/kept")).sh("echo two", timeout=10, key="driven"),
         lambda: api.call("POST", "/v1/sandboxes/kept/pause", {}, timeout=10),
         lambda: api.call("POST", "/v1/sandboxes/kept/resume", {}, timeout=10),

@@ -9,7 +9,7 @@ import pytest
 
 from support import images
 from support.api import pause_or_skip, wait_until
-from support.server import Server
+from support.server import Server, rows_of
 
 
 def test_create_answers_201_with_a_running_sandbox(boxes):
@@ -122,6 +122,33 @@ def test_delete_during_an_exec_ends_both(api, boxes):
     assert time.monotonic() - started < 10
     late = api.call("GET", f"{box.path}/exec/{exec_id}")
     assert late.status == 404 or late.json["state"] != "running"
+
+
+@pytest.mark.parametrize("first", ["live", "ended"])
+def test_a_forgotten_sandbox_is_nowhere(api, server, boxes, first):
+    name = "n-" + uuid.uuid4().hex[:8]
+    box = boxes(name=name, labels={"forget": name})
+    box.sh("head -c 2000000 /dev/zero")
+    if first == "ended":
+        box.delete()
+
+    answer = api.call("DELETE", box.path, query={"forget": True})
+
+    assert (answer.status, answer.json["id"], answer.json["state"]) == (200, box.id, "ended")
+    assert api.call("GET", box.path).status == 404
+    assert api.call("GET", f"/v1/sandboxes/{name}").status == 404
+    assert api.call("DELETE", box.path, query={"forget": True}).status == 404
+    assert [i for i in api.list_all(state="all") if i["id"] == box.id] == []
+    assert rows_of(server, box.id) == 0
+    assert not (server.data / "edge" / "sandboxes" / box.id).exists()
+
+
+@pytest.mark.parametrize("query", [{"forget": "perhaps"}, {"forgot": True}])
+def test_a_delete_that_means_nothing_is_a_400_and_ends_nothing(api, box, query):
+    answer = api.call("DELETE", box.path, query=query)
+
+    assert (answer.status, answer.error["code"]) == (400, "invalid_argument")
+    assert box.refresh()["state"] == "running"
 
 
 def test_delete_of_a_paused_sandbox_works(api, boxes):

@@ -106,6 +106,28 @@ def test_files_sessions_and_handles(api, tiny, tmp_path):
     assert kept == "/tmp\n5\n" and same
 
 
+def test_a_sandbox_is_waited_for_stopped_and_removed(api, tiny):
+    from libdsec import DeadlineExceeded, DSecClient, DSecContainerRunArgs, NotFound
+
+    async def scenario():
+        async with DSecClient(api.url, api.key) as client:
+            sandbox = await client.run_container(DSecContainerRunArgs(container_image=tiny), timeout=60)
+            await sandbox.wait(until="running")
+            with pytest.raises(DeadlineExceeded):
+                await sandbox.wait(timeout=0.2)
+            waiting = asyncio.ensure_future(sandbox.wait())
+            await sandbox.stop()
+            ended = (await waiting).cause
+            kept = (await client.get(sandbox.id)).state
+            await sandbox.remove()
+            await sandbox.remove()
+            with pytest.raises(NotFound):
+                await client.get(sandbox.id)
+            return ended, kept
+
+    assert run(scenario()) == ("user", "ended")
+
+
 def test_typed_errors_carry_code_retryable_and_infra(api):
     from libdsec import DSecClient, DSecContainerRunArgs, NotFound, Unauthenticated
 

@@ -1,9 +1,11 @@
 """A real `dsec serve` in a directory of its own, on a free port."""
+import contextlib
 import json
 import os
 import pathlib
 import shutil
 import signal
+import sqlite3
 import subprocess
 import tempfile
 import time
@@ -14,6 +16,12 @@ from support.api import Api
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BIN = pathlib.Path(os.environ.get("DSEC_BIN", ROOT / "build" / "release" / "bin"))
 START_SECONDS = 30.0
+
+
+def rows_of(server, sandbox):
+    """How many rows the history has of a sandbox."""
+    with contextlib.closing(sqlite3.connect(f"file:{server.data}/dsec.db?mode=ro", uri=True)) as store:
+        return store.execute("SELECT count(*) FROM sandbox_history WHERE id=?", [sandbox]).fetchone()[0]
 
 
 class Server:

@@ -98,13 +98,29 @@ class Sandbox:
         return self
 
     async def stop(self, timeout: float = 60) -> None:
-        """Ends the sandbox and waits for it. One that is gone already is no error."""
+        """Ends the sandbox and waits for it; what is recorded of it stays. One that is gone already is no error."""
         try:
             answer = await self._client._transport.json("DELETE", self._path(), timeout=timeout)
             if isinstance(answer, dict) and answer.get("id") == self.id:
                 self.info = dict(answer)
             else:
                 self.info["state"] = "ended"
+        except NotFound:
+            self.info["state"] = "ended"
+
+    async def remove(self, timeout: float = 60) -> None:
+        """Ends the sandbox and has it forgotten: record, name, output and history. One that is gone already is no error.
+
+        DeadlineExceeded: it still ends and is not forgotten; the call may be made again.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        try:
+            while True:
+                left = max(0.1, deadline - loop.time())
+                self.info = dict(await self._client._transport.json("DELETE", self._path(), query={"forget": True}, timeout=left))
+                if self.state == "ended":
+                    return
         except NotFound:
             self.info["state"] = "ended"
 

@@ -18,6 +18,8 @@ using Segments = std::vector<std::string>;  // behind {ref}; the first names the
 
 // The query of a GET of one sandbox, for one that only the history knows.
 Result<void> check_look(const net::HttpRequest& request);
+// That of a DELETE: ?forget=true.
+Result<bool> wants_forgetting(const net::HttpRequest& request);
 asio::awaitable<Result<void>> sandbox(net::Exchange& exchange, SandboxRef sandbox);
 asio::awaitable<Result<void>> stats(net::Exchange& exchange, SandboxRef sandbox);
 asio::awaitable<Result<void>> events(net::Exchange& exchange, SandboxRef sandbox);

@@ -78,11 +78,14 @@ asio::awaitable<Result<void>> patch(net::Exchange& exchange, SandboxRef sandbox)
 }
 
 asio::awaitable<Result<void>> remove(net::Exchange& exchange, SandboxRef sandbox) {
+  DSEC_CO_ASSIGN(const bool forget, wants_forgetting(exchange.request()));
   // The end goes on whether or not the caller waits for it.
   sandbox->begin_end(model::EndCause::kUser, "");
   const Instant by = sandbox->context().clock.now() + kDeleteWait;
   while (sandbox->state() != model::SandboxState::kEnded && sandbox->context().clock.now() < by) co_await sandbox->changed().wait(by);
-  co_return co_await answer(exchange, *sandbox, sandbox->state() == model::SandboxState::kEnded ? 200 : 202);
+  if (sandbox->state() != model::SandboxState::kEnded) co_return co_await answer(exchange, *sandbox, 202);
+  if (forget) DSEC_CO_TRY(co_await sandbox->forget());
+  co_return co_await answer(exchange, *sandbox, 200);
 }
 
 }  // namespace
@@ -90,6 +93,11 @@ asio::awaitable<Result<void>> remove(net::Exchange& exchange, SandboxRef sandbox
 Result<void> check_look(const net::HttpRequest& request) {
   DSEC_TRY(look_of(request));
   return {};
+}
+
+Result<bool> wants_forgetting(const net::HttpRequest& request) {
+  DSEC_ASSIGN(const Query query, Query::parse(request, {"forget"}));
+  return query.flag("forget");
 }
 
 asio::awaitable<Result<void>> sandbox(net::Exchange& exchange, SandboxRef sandbox) {
