@@ -4,6 +4,8 @@
 
 #include <boost/json.hpp>
 
+#include "base/encoding.h"
+
 namespace dsec::model {
 
 namespace json = boost::json;
@@ -56,5 +58,13 @@ std::string json_text(const json::object& object) {
   add(out, object);
   return out;
 }
+
+void put_bytes(json::object& out, std::string_view field, std::string_view bytes) {
+  bool lossy = false;
+  out[field] = to_utf8(bytes, &lossy);
+  if (lossy) out[std::string(field) + "_base64"] = to_base64(bytes);
+}
+
+std::string mode_text(std::uint32_t mode) { return fmt::format("{:04o}", mode & 07777); }
 
 }  // namespace dsec::model

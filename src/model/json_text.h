@@ -3,11 +3,18 @@
 #pragma once
 
 #include <boost/json/fwd.hpp>
+#include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace dsec::model {
 
 std::string json_text(const boost::json::value& value);
 std::string json_text(const boost::json::object& object);
+// Names of files are bytes: as text with U+FFFD, and the exact bytes in a field
+// with _base64 where that lost anything.
+void put_bytes(boost::json::object& out, std::string_view field, std::string_view bytes);
+// "0644"
+std::string mode_text(std::uint32_t mode);
 
 }  // namespace dsec::model

@@ -6,11 +6,13 @@
 #include "base/encoding.h"
 #include "edge/exec_view.h"
 #include "edge/handlers/handlers.h"
-#include "edge/handlers/query.h"
+#include "net/query.h"
 #include "model/json_text.h"
 #include "model/strict_object.h"
 
 namespace dsec::edge::handlers {
+
+using net::Query;
 
 namespace json = boost::json;
 

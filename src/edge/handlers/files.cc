@@ -7,13 +7,14 @@
 #include "base/encoding.h"
 #include "edge/file_transfer.h"
 #include "edge/handlers/handlers.h"
-#include "edge/handlers/query.h"
+#include "net/query.h"
 #include "model/json_text.h"
 #include "model/strict_object.h"
 
 namespace dsec::edge::handlers {
 
 namespace json = boost::json;
+using net::Query;
 using protocol::FileRequest;
 using protocol::FileVerb;
 
@@ -49,29 +50,20 @@ std::string_view kind_name(protocol::WatchKind kind) {
   return "overflow";
 }
 
-// Names are bytes: text with U+FFFD, and the exact bytes where that lost anything.
-void add_path(json::object& out, const std::string& field, const std::string& bytes) {
-  bool lossy = false;
-  out[field] = to_utf8(bytes, &lossy);
-  if (lossy) out[field + "_base64"] = to_base64(bytes);
-}
-
 json::object info_json(const protocol::FileInfo& info) {
   json::object out;
-  add_path(out, "path", info.path);
+  model::put_bytes(out, "path", info.path);
   const auto slash = info.path.rfind('/');
-  add_path(out, "name", slash == std::string::npos || info.path.size() == 1 ? info.path : info.path.substr(slash + 1));
+  model::put_bytes(out, "name", slash == std::string::npos || info.path.size() == 1 ? info.path : info.path.substr(slash + 1));
   out["type"] = type_name(info.type);
   out["size"] = info.size;
-  char mode[8];
-  snprintf(mode, sizeof mode, "%04o", info.mode & 07777);
-  out["mode"] = mode;
+  out["mode"] = model::mode_text(info.mode);
   out["uid"] = info.uid;
   out["gid"] = info.gid;
   if (!info.user.empty()) out["user"] = to_utf8(info.user, nullptr);
   if (!info.group.empty()) out["group"] = to_utf8(info.group, nullptr);
   out["mtime_ns"] = info.mtime_ns;
-  if (!info.target.empty()) add_path(out, "target", info.target);
+  if (!info.target.empty()) model::put_bytes(out, "target", info.target);
   return out;
 }
 
@@ -231,7 +223,7 @@ asio::awaitable<Result<void>> write(net::Exchange& exchange, SandboxRef sandbox)
   DSEC_CO_ASSIGN(const auto transfer, FileTransfer::begin(sandbox, std::move(request)));
   DSEC_CO_ASSIGN(const std::uint64_t bytes, co_await take_in(exchange, *transfer));
   json::object out;
-  add_path(out, "path", path);
+  model::put_bytes(out, "path", path);
   out["size"] = bytes;
   co_return co_await exchange.respond(net::json_response(200, model::json_text(out)));
 }
@@ -266,7 +258,7 @@ asio::awaitable<Result<void>> change(net::Exchange& exchange, SandboxRef sandbox
   }
   if (request.user.empty()) request.user = sandbox->default_user();
   json::object out;
-  add_path(out, "path", verb == FileVerb::kMove ? request.target : request.path);
+  model::put_bytes(out, "path", verb == FileVerb::kMove ? request.target : request.path);
   DSEC_CO_ASSIGN(const auto transfer, FileTransfer::begin(sandbox, std::move(request)));
   DSEC_CO_TRY(co_await transfer->next_reply(step()));
   co_return co_await exchange.respond(net::json_response(200, model::json_text(out)));
@@ -289,7 +281,7 @@ asio::awaitable<Result<void>> watch(net::Exchange& exchange, SandboxRef sandbox)
     if (reply.ok()) {
       for (const protocol::WatchEvent& event : reply->events) {
         json::object line{{"kind", kind_name(event.kind)}};
-        add_path(line, "path", event.path);
+        model::put_bytes(line, "path", event.path);
         lines += model::json_text(line) + "\n";
       }
       last = !reply->more;

@@ -4,7 +4,7 @@
 #include <boost/json.hpp>
 
 #include "edge/handlers/handlers.h"
-#include "edge/handlers/query.h"
+#include "net/query.h"
 #include "model/json.h"
 #include "model/json_text.h"
 #include "model/strict_object.h"
@@ -12,6 +12,8 @@
 #include "net/blocking.h"
 
 namespace dsec::edge::handlers {
+
+using net::Query;
 
 namespace json = boost::json;
 

@@ -9,7 +9,7 @@
 #include "base/result.h"
 #include "net/exchange.h"
 
-namespace dsec::edge::handlers {
+namespace dsec::net {
 
 class Query {
  public:
@@ -47,4 +47,4 @@ class Query {
   const net::HttpRequest* request_;
 };
 
-}  // namespace dsec::edge::handlers
+}  // namespace dsec::net
