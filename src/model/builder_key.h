@@ -1,0 +1,24 @@
+// Who vouches for a layer: a builder's Ed25519 key signs the digest of the
+// layer's metadata, which names its data files by their digests. The signature
+// is detached, so that equal content keeps one digest whoever built it.
+//
+// Keys are PEM, as `openssl genpkey -algorithm ed25519` and `openssl pkey
+// -pubout` write them. What is signed is "dsec layer v1\n" and the digest
+// ("sha256:" and 64 hex digits), so that a signature of these keys made for
+// anything else is none for a layer. The signature is 64 bytes, as base64 text.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+
+namespace dsec::model {
+
+// kInvalidArgument for what is no Ed25519 private key or no digest.
+Result<std::string> sign_layer(std::string_view private_key_pem, std::string_view digest);
+// kInvalidArgument for what is no Ed25519 public key, digest or signature;
+// kPermissionDenied for a signature that this key did not make for this digest.
+Result<void> check_layer_signature(std::string_view public_key_pem, std::string_view digest, std::string_view signature);
+
+}  // namespace dsec::model
