@@ -231,7 +231,6 @@ std::vector<HostCheck> check_host() {
       check_memory(),
       check_disk(),
       check_subuids(),
-      check_program("mkfs.erofs", "erofs-utils", "makes layers at import", CheckOutcome::kBad),
       check_program("mmdebstrap", "mmdebstrap uidmap", "builds debian: images", CheckOutcome::kWarning),
       check_program("skopeo", "skopeo", "fetches docker:// images", CheckOutcome::kWarning),
   };

@@ -54,6 +54,8 @@ class EntrySink {
   virtual Result<void> remove(const std::string& path) = 0;
   // The names in a directory; empty when there is none.
   virtual Result<std::vector<std::string>> names(const std::string& path) = 0;
+  // Directories made because an entry below needed them.
+  virtual std::uint64_t implied_directories() const = 0;
 };
 
 // What happens at a symbolic link in the middle of a path, and when an entry

@@ -7,15 +7,11 @@
 
 #include "base/result.h"
 #include "erofs/content_store.h"
+#include "erofs/device_table.h"
 #include "erofs/layout.h"
 #include "erofs/tree.h"
 
 namespace dsec::erofs {
-
-struct Device {
-  std::string digest;  // 64 hex digits
-  std::uint32_t blocks = 0;
-};
 
 // The devices that the used contents lie on, this image's own data file first;
 // `slot_of[i]` is the place of content device i among them.

@@ -59,8 +59,7 @@ class Writer final : public EntrySink {
   Result<void> make_opaque(const std::string& path);
   // A directory of this mode and root's unless there is one.
   Result<void> ensure_directory(const std::string& path, mode_t mode) { return tree_.ensure_directory(path, mode); }
-  // Directories made because an entry below needed them.
-  std::uint64_t implied_directories() const { return tree_.implied_directories(); }
+  std::uint64_t implied_directories() const override { return tree_.implied_directories(); }
 
   // Both files are whole, and nothing is synced.
   Result<WrittenImage> finish(const FinishOptions& options);

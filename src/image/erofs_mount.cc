@@ -71,13 +71,4 @@ bool is_erofs(int fd) {
   return ::fstatfs(fd, &fs) == 0 && static_cast<std::uint32_t>(fs.f_type) == erofs::kMagic;
 }
 
-Result<bool> is_erofs_image(int fd) {
-  unsigned char magic[4];
-  const ssize_t n = ::pread(fd, magic, sizeof magic, erofs::kSuperblockOffset);
-  if (n < 0) return errno_error("read the superblock", errno);
-  if (n != sizeof magic) return false;
-  const std::uint32_t found = magic[0] | magic[1] << 8 | magic[2] << 16 | static_cast<std::uint32_t>(magic[3]) << 24;
-  return found == erofs::kMagic;
-}
-
 }  // namespace dsec::image

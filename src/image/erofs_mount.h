@@ -22,7 +22,5 @@ struct ErofsMount {
 Result<ErofsMount> mount_erofs(const std::string& image_file, const std::vector<std::string>& devices = {});
 // Whether `fd` lies on an EROFS filesystem.
 bool is_erofs(int fd);
-// Whether the file starts with an EROFS superblock.
-Result<bool> is_erofs_image(int fd);
 
 }  // namespace dsec::image

@@ -28,6 +28,14 @@ Result<ImportMode> parse_mode(std::string_view text) {
   return invalid_argument("unknown import mode");
 }
 
+Result<erofs::Profile> parse_profile(std::string_view text) {
+  if (text == "plain") return erofs::Profile::kPlain;
+  if (text == "lz4") return erofs::Profile::kLz4;
+  return invalid_argument("unknown profile");
+}
+
+std::string_view to_string(erofs::Profile profile) { return profile == erofs::Profile::kPlain ? "plain" : "lz4"; }
+
 std::string_view to_string(ImportMode mode) {
   for (const ModeName& known : kModes) {
     if (known.mode == mode) return known.name;
@@ -114,6 +122,7 @@ std::string encode(const ImportRequest& request) {
                                       {"at", request.at},
                                       {"max_bytes", request.max_bytes},
                                       {"max_entries", request.max_entries},
+                                      {"profile", json::string_view(to_string(request.profile))},
                                       {"memory_bytes", request.memory_bytes},
                                       {"suite", request.suite},
                                       {"packages", strings(request.packages)}});
@@ -128,6 +137,7 @@ Result<ImportRequest> decode_request(std::string_view text) {
   fields.read("at", out.at);
   fields.read("max_bytes", out.max_bytes);
   fields.read("max_entries", out.max_entries);
+  fields.read_enum("profile", out.profile, &parse_profile);
   fields.read("memory_bytes", out.memory_bytes);
   fields.read("suite", out.suite);
   fields.read("packages", out.packages);

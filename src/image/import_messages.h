@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "erofs/content_store.h"
 #include "model/layer.h"
 
 namespace dsec::image {
@@ -21,8 +22,8 @@ namespace dsec::image {
 inline constexpr std::size_t kMessageLimit = 256 << 10;
 
 enum class ImportMode {
-  kTar,     // a tar stream on standard input -> layer.erofs
-  kOci,     // a tar stream of an OCI layout or docker archive -> layer.erofs
+  kTar,     // a tar stream on standard input -> layer.meta, layer.data
+  kOci,     // a tar stream of an OCI layout or docker archive -> the same
   kDebian,  // mmdebstrap -> rootfs.tar
   kProbe,   // nothing; answers how it is confined
 };
@@ -33,7 +34,8 @@ struct ImportRequest {
   std::string at;  // clean and relative, "" = the root
   std::uint64_t max_bytes = 0;
   std::uint64_t max_entries = 0;
-  std::uint64_t memory_bytes = 0;  // how much of the tree may stand in memory before it moves to disk
+  erofs::Profile profile = erofs::Profile::kLz4;
+  std::uint64_t memory_bytes = 0;  // how much of a Debian system may stand in memory while it is built
   std::string suite;
   std::vector<std::string> packages;
 };

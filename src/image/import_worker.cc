@@ -15,16 +15,15 @@
 #include <clocale>
 #include <cstring>
 #include <exception>
+#include <memory>
 
 #include "base/clock.h"
-#include "image/child_program.h"
+#include "erofs/writer.h"
 #include "image/confinement.h"
 #include "image/debian_builder.h"
 #include "image/import_messages.h"
-#include "image/mkfs_erofs_builder.h"
 #include "image/oci_archive.h"
 #include "image/tar_unpacker.h"
-#include "image/tree_writer.h"
 #include "sys/file.h"
 
 namespace dsec::image {
@@ -32,9 +31,7 @@ namespace dsec::image {
 namespace {
 
 constexpr int kAnswer = 3;
-constexpr const char* kMemoryTree = "/work/memory/tree";
-constexpr const char* kDiskTree = "/work/tree";
-constexpr const char* kImage = "/work/layer.erofs";
+constexpr int kNewFile = O_RDWR | O_CREAT | O_EXCL;
 
 Result<void> say(const std::string& line) { return sys::write_all(kAnswer, line + "\n"); }
 
@@ -56,89 +53,60 @@ class ProgressLine {
 };
 
 // What a base must have for the sandbox's own mounts.
-Result<void> add_mount_points(TreeWriter& tree) {
+Result<void> add_mount_points(erofs::Writer& tree) {
   for (const char* name : {"proc", "sys", "dev", "run", "etc"}) DSEC_TRY(tree.ensure_directory(name, 0755).within("a base needs directories for its mounts"));
   return tree.ensure_directory("tmp", 01777).within("a base needs directories for its mounts");
 }
 
-// Where the tree stands: in memory while it fits, since making many files on a
-// disk takes ten times as long and the tree lives for seconds; then on disk.
-class TreePlace {
- public:
-  explicit TreePlace(std::uint64_t memory_bytes) : memory_bytes_(memory_bytes), path_(memory_bytes != 0 ? kMemoryTree : kDiskTree) {}
+// The two files of the layer and what writes them.
+struct Layer {
+  sys::Fd metadata;
+  sys::Fd data;
+  std::unique_ptr<erofs::Writer> writer;
 
-  const std::string& path() const { return path_; }
-  Result<sys::Fd> make() const {
-    if (::mkdir(path_.c_str(), 0755) != 0) return errno_error("make the tree", errno);
-    return sys::open_at(AT_FDCWD, path_, O_RDONLY | O_DIRECTORY);
+  static Result<Layer> begin(const ImportRequest& request, erofs::Overlaps overlaps) {
+    Layer layer;
+    DSEC_ASSIGN(layer.metadata, sys::open_at(AT_FDCWD, "/work/layer.meta", kNewFile, 0600));
+    DSEC_ASSIGN(layer.data, sys::open_at(AT_FDCWD, "/work/layer.data", kNewFile, 0600));
+    layer.writer = std::make_unique<erofs::Writer>(layer.metadata.get(), layer.data.get(), erofs::WriterOptions{.overlaps = overlaps, .profile = request.profile});
+    return layer;
   }
-  // Moves the tree to disk when it would outgrow the memory: each entry counts
-  // for its bytes and a page and a half.
-  Result<void> make_room(const ImportCounts& counts, TreeWriter& tree) {
-    if (path_ == kDiskTree) return {};
-    const std::uint64_t needed = counts.content_bytes + (counts.entries + tree.implied_directories()) * 6144;
-    if (needed < memory_bytes_ - memory_bytes_ / 16) return {};
-    path_ = kDiskTree;
-    DSEC_ASSIGN(sys::Fd root, make());
-    DSEC_TRY(run_program({"/bin/cp", "-a", "--", std::string(kMemoryTree) + "/.", kDiskTree}, {"PATH=/usr/bin:/bin"}).within("move the tree to disk"));
-    tree.move_to(std::move(root));
-    DSEC_ASSIGN(const sys::Fd memory, sys::open_at(AT_FDCWD, "/work/memory", O_RDONLY | O_DIRECTORY));
-    return sys::remove_tree_at(memory.get(), "tree");
-  }
-
- private:
-  const std::uint64_t memory_bytes_;
-  std::string path_;
 };
 
-Result<ImportResult> build_image(const ImportRequest& request, const TreePlace& place, TreeWriter& tree, TarUnpacker& unpacker, ImportResult result,
-                                 ProgressLine& progress) {
-  if (request.kind == model::LayerKind::kBase) DSEC_TRY(add_mount_points(tree));
-  DSEC_TRY(tree.finish(unpacker.newest_seconds()));
+Result<ImportResult> finish_image(const ImportRequest& request, Layer& layer, const TarUnpacker& unpacker, ImportResult result, ProgressLine& progress) {
+  if (request.kind == model::LayerKind::kBase) DSEC_TRY(add_mount_points(*layer.writer));
   result.counts = unpacker.counts();
-  result.counts.entries += tree.implied_directories();
+  result.counts.entries += layer.writer->implied_directories();
 
   // The kind and the configuration are part of what the layer is: two records
   // never share one digest.
-  erofs::Sha256 identity;
-  identity.update(unpacker.identity());
-  identity.update(encode(ImportRequest{.kind = request.kind}));
   ImportResult settings;
   settings.config = result.config;
   settings.architecture = result.architecture;
-  identity.update(encode(settings));
-
+  const std::string identity = encode(ImportRequest{.kind = request.kind}) + encode(settings);
   progress("build", result.counts.content_bytes);
-  MkfsErofsBuilder builder;
-  DSEC_TRY(builder.build({.tree = place.path(), .output = kImage, .identity = identity.hex(), .newest_seconds = unpacker.newest_seconds()}).within("build the image"));
+  const Result<erofs::WrittenImage> written = layer.writer->finish({.unstated_seconds = unpacker.newest_seconds(), .identity = identity}).within("build the image");
+  if (!written.ok()) return written.error();
   return result;
 }
 
 Result<ImportResult> import_tar(const ImportRequest& request, ProgressLine& progress) {
-  TreePlace place(request.memory_bytes);
-  DSEC_ASSIGN(sys::Fd root, place.make());
-  TreeWriter tree(std::move(root), Overlaps::kRefuse);
-  TarUnpacker unpacker(
-      tree, request.at, {request.max_bytes, request.max_entries}, [&](std::uint64_t bytes) { progress("unpack", bytes); },
-      [&](const ImportCounts& counts) { return place.make_room(counts, tree); });
+  DSEC_ASSIGN(Layer layer, Layer::begin(request, erofs::Overlaps::kRefuse));
+  TarUnpacker unpacker(*layer.writer, request.at, {request.max_bytes, request.max_entries}, [&](std::uint64_t bytes) { progress("unpack", bytes); });
   DSEC_TRY(unpacker.unpack(STDIN_FILENO));
-  return build_image(request, place, tree, unpacker, {}, progress);
+  return finish_image(request, layer, unpacker, {}, progress);
 }
 
 Result<ImportResult> import_oci(const ImportRequest& request, ProgressLine& progress) {
   const UnpackLimits limits{request.max_bytes, request.max_entries};
   DSEC_ASSIGN(OciArchive archive, OciArchive::receive(STDIN_FILENO, "/work/archive", limits, [&](std::uint64_t bytes) { progress("receive", bytes); }));
-  TreePlace place(request.memory_bytes);
-  DSEC_ASSIGN(sys::Fd root, place.make());
-  TreeWriter tree(std::move(root), Overlaps::kReplace);
-  TarUnpacker unpacker(
-      tree, request.at, limits, [&](std::uint64_t) { progress("unpack", unpacker.counts().content_bytes); },
-      [&](const ImportCounts& counts) { return place.make_room(counts, tree); });
+  DSEC_ASSIGN(Layer layer, Layer::begin(request, erofs::Overlaps::kReplace));
+  TarUnpacker unpacker(*layer.writer, request.at, limits, [&](std::uint64_t) { progress("unpack", unpacker.counts().content_bytes); });
   DSEC_TRY(archive.apply_layers(unpacker));
   ImportResult result;
   result.config = archive.config();
   result.architecture = archive.architecture();
-  return build_image(request, place, tree, unpacker, std::move(result), progress);
+  return finish_image(request, layer, unpacker, std::move(result), progress);
 }
 
 std::string outcome(int value) { return value < 0 ? std::strerror(errno) : "allowed"; }

@@ -10,9 +10,9 @@
 #include <cstdlib>
 
 #include "base/fail_point.h"
+#include "image/clean_path.h"
 #include "image/confined_worker.h"
 #include "image/debian_builder.h"
-#include "image/tree_writer.h"
 #include "sys/file.h"
 
 namespace dsec::image {
@@ -110,7 +110,7 @@ Result<model::LayerRecord> Importer::import(ImportMode mode, int input, const Im
     DSEC_ASSIGN(ImportResult result, run_confined({.helper = options_.helper,
                                                    .job_directory = directory,
                                                    .first_id = options_.unprivileged_uid,
-                                                   .request = {.mode = mode, .kind = options.kind, .at = at, .max_bytes = options.max_bytes, .max_entries = options.max_entries, .memory_bytes = memory_for_a_job()},
+                                                   .request = {.mode = mode, .kind = options.kind, .at = at, .max_bytes = options.max_bytes, .max_entries = options.max_entries, .profile = options.profile},
                                                    .input = input,
                                                    .deadline = Deadline::in(options.time_limit),
                                                    .on_progress = relay(options, input),
@@ -121,12 +121,14 @@ Result<model::LayerRecord> Importer::import(ImportMode mode, int input, const Im
 
 Result<model::LayerRecord> Importer::publish(int job, const std::string& job_directory, ImportResult result, const ImportOptions& options) {
   DSEC_TRY(fail_point("image.import.publish"));
-  struct stat st{};
-  {
-    DSEC_ASSIGN(const sys::Fd image, open_product(job, "layer.erofs"));
-    if (::fstat(image.get(), &st) != 0) return errno_error("stat the image", errno);
+  std::uint64_t bytes = 0;
+  for (const char* name : {"layer.meta", "layer.data"}) {
+    DSEC_ASSIGN(const sys::Fd file, open_product(job, name));
+    struct stat st{};
+    if (::fstat(file.get(), &st) != 0) return errno_error("stat the image", errno);
+    bytes += static_cast<std::uint64_t>(st.st_size);
   }
-  if (options.on_progress) options.on_progress({"publish", 0, static_cast<std::uint64_t>(st.st_size)});
+  if (options.on_progress) options.on_progress({"publish", 0, bytes});
   model::LayerRecord record;
   record.kind = options.kind;
   record.content_bytes = result.counts.content_bytes;
@@ -136,7 +138,7 @@ Result<model::LayerRecord> Importer::publish(int job, const std::string& job_dir
   record.source = options.source_label;
   record.created_at_ms = std::chrono::duration_cast<std::chrono::milliseconds>(SystemClock().wall_now().time_since_epoch()).count();
   record.config = std::move(result.config);
-  return store_.publish(job_directory + "/layer.erofs", std::move(record)).within("publish the layer");
+  return store_.publish({job_directory + "/layer.meta", job_directory + "/layer.data"}, std::move(record)).within("publish the layer");
 }
 
 Result<model::LayerRecord> Importer::import_debian(const std::string& suite, const std::vector<std::string>& packages, const ImportOptions& options) {

@@ -34,6 +34,7 @@ struct ImportOptions {
   model::LayerKind kind = model::LayerKind::kBase;
   std::string at;              // where the tree stands in the sandbox: "/work/project"; "" = "/"
   std::string source_label;    // for the record
+  erofs::Profile profile = erofs::Profile::kLz4;
   std::uint64_t max_bytes = 64ULL << 30;     // unpacked
   std::uint64_t max_entries = 4'000'000;
   std::chrono::seconds time_limit{4 * 3600};
@@ -48,8 +49,8 @@ class Importer {
     std::string helper;          // this program: `dsec import-worker …` runs confined
     // First of 65,536 ids that nothing else on the host uses; 0 = 990000. Every sandbox range lies elsewhere.
     unsigned unprivileged_uid = 0;
-    // How much of a tree may stand in memory while it is imported, 0 = none of
-    // it. Unset: an eighth of what is available then, at most 4 GiB.
+    // How much of a Debian system may stand in memory while it is built, 0 = none
+    // of it. Unset: an eighth of what is available then, at most 4 GiB.
     std::optional<std::uint64_t> memory_bytes = std::nullopt;
   };
   // `store` outlives the importer.

@@ -1,7 +1,7 @@
 #include "image/layer_store.h"
 
-#include <dirent.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <boost/json/serialize.hpp>
@@ -19,23 +19,8 @@ namespace dsec::image {
 
 namespace {
 
-constexpr std::string_view kAlgorithm = "sha256:";
 constexpr std::string_view kKept = "layer/";
-constexpr std::string_view kImageSuffix = ".erofs";
-constexpr std::string_view kRecordSuffix = ".json";
 constexpr std::size_t kRecordLimit = 1 << 20;
-
-Result<std::vector<std::string>> names_in(const std::string& directory) {
-  DIR* stream = ::opendir(directory.c_str());
-  if (stream == nullptr) return errno_error("read " + directory, errno);
-  std::vector<std::string> names;
-  while (const dirent* entry = ::readdir(stream)) {
-    const std::string name = entry->d_name;
-    if (name != "." && name != "..") names.push_back(name);
-  }
-  ::closedir(stream);
-  return names;
-}
 
 Result<model::LayerRecord> read_record(const std::string& path) {
   DSEC_ASSIGN(const std::string text, sys::read_file(path, kRecordLimit));
@@ -43,31 +28,62 @@ Result<model::LayerRecord> read_record(const std::string& path) {
   return model::layer_from_json(value).within(path);
 }
 
-Result<void> sync_directory(const std::string& directory) {
-  DSEC_ASSIGN(const sys::Fd fd, sys::open_at(AT_FDCWD, directory, O_RDONLY | O_DIRECTORY));
-  if (::fsync(fd.get()) != 0) return errno_error("sync " + directory, errno);
+// What an importer left is a plain file of nobody else's; from here on it is
+// root's and does not change. Its size and digest.
+struct TakenFile {
+  std::uint64_t bytes = 0;
+  std::string digest;
+};
+Result<TakenFile> take_over(const std::string& path) {
+  DSEC_ASSIGN(const sys::Fd file, sys::open_at(AT_FDCWD, path, O_RDONLY | O_NOFOLLOW));
+  struct stat st{};
+  if (::fstat(file.get(), &st) != 0) return errno_error("stat " + path, errno);
+  if (!S_ISREG(st.st_mode) || st.st_nlink != 1) return Error(ErrorCode::kDataFault, "an image is a regular file with one name");
+  if (::fchown(file.get(), 0, 0) != 0 || ::fchmod(file.get(), 0444) != 0) return errno_error("take over the image", errno);
+  if (::fsync(file.get()) != 0) return errno_error("sync the image", errno);
+  DSEC_ASSIGN(std::string digest, erofs::digest_of_file(file.get()));
+  return TakenFile{static_cast<std::uint64_t>(st.st_size), std::move(digest)};
+}
+
+// What was just hashed, looked at again: nobody else can write to it now.
+Result<std::vector<erofs::Device>> devices_of(const std::string& path) {
+  DSEC_ASSIGN(const sys::Fd file, sys::open_at(AT_FDCWD, path, O_RDONLY | O_NOFOLLOW));
+  return erofs::read_device_table(file.get());
+}
+
+Result<void> rename_to(const std::string& from, const std::string& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) return errno_error("publish " + to, errno);
+  return {};
+}
+
+Result<void> unlink_if_there(const std::string& path) {
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) return errno_error("remove " + path, errno);
+  return {};
+}
+
+// In both forms.
+Result<void> remove_metadata(const LayerFiles& files, const std::string& digest) {
+  DSEC_TRY(unlink_if_there(files.metadata(digest)));
+  return unlink_if_there(files.new_metadata(digest));
+}
+
+Result<void> expect_digest(const std::string& path, const std::string& digest) {
+  DSEC_ASSIGN(const sys::Fd file, sys::open_at(AT_FDCWD, path, O_RDONLY));
+  DSEC_ASSIGN(const std::string found, erofs::digest_of_file(file.get()));
+  if (found != digest) return Error(ErrorCode::kDataFault, path + " holds " + found);
   return {};
 }
 
 }  // namespace
 
-LayerStore::LayerStore(std::string directory, sys::DescriptorKeeper& keeper)
-    : directory_(std::move(directory)), keeper_(keeper) {}
+LayerStore::LayerStore(std::string directory, sys::DescriptorKeeper& keeper) : files_(std::move(directory)), keeper_(keeper) {}
 
 Result<std::unique_ptr<LayerStore>> LayerStore::open(std::string directory, sys::DescriptorKeeper& keeper) {
   std::unique_ptr<LayerStore> store(new LayerStore(std::move(directory), keeper));
-  DSEC_TRY(sys::make_directories(store->directory_, 0700));
+  DSEC_TRY(sys::make_directories(store->directory(), 0700));
   DSEC_TRY(store->load().within("read the layers"));
   DSEC_TRY(store->take_back_mounts().within("take back the mounted layers"));
   return store;
-}
-
-std::string LayerStore::image_path(const std::string& digest) const {
-  return directory_ + "/" + digest.substr(kAlgorithm.size()) + std::string(kImageSuffix);
-}
-
-std::string LayerStore::record_path(const std::string& digest) const {
-  return directory_ + "/" + digest.substr(kAlgorithm.size()) + std::string(kRecordSuffix);
 }
 
 void LayerStore::note(const std::string& text) {
@@ -75,44 +91,47 @@ void LayerStore::note(const std::string& text) {
 }
 
 Result<void> LayerStore::load() {
-  DSEC_ASSIGN(const std::vector<std::string> names, names_in(directory_));
-  std::set<std::string> images;
-  std::vector<std::string> records;
-  for (const std::string& name : names) {
-    const std::size_t dot = name.find('.');
-    const std::string digest = std::string(kAlgorithm) + name.substr(0, dot);
-    const std::string_view suffix = dot == std::string::npos ? "" : std::string_view(name).substr(dot);
-    if (model::is_digest(digest) && suffix == kImageSuffix) {
-      images.insert(digest);
-    } else if (model::is_digest(digest) && suffix == kRecordSuffix) {
-      records.push_back(digest);
-    } else if (model::is_digest(digest) && name.ends_with(".new")) {
-      if (::unlink((directory_ + "/" + name).c_str()) != 0) return errno_error("remove " + name, errno);
-    } else {
-      note("unknown file in the layer directory: " + name);
-    }
-  }
-  for (const std::string& digest : records) {
-    Result<model::LayerRecord> record = read_record(record_path(digest));
+  DSEC_ASSIGN(const LayerFiles::Listing listing, files_.list());
+  for (const std::string& name : listing.unknown) note("unknown file in the layer directory: " + name);
+  for (const std::string& digest : listing.records) {
+    Result<model::LayerRecord> record = read_record(files_.record(digest));
     if (!record.ok() || record->digest != digest) {
       note("the record of layer " + digest + " cannot be read" + (record.ok() ? "" : ": " + record.error().message()));
-      images.erase(digest);  // kept for a person to look at
       continue;
     }
-    struct stat st{};
-    if (!images.contains(digest) || ::stat(image_path(digest).c_str(), &st) != 0 ||
-        static_cast<std::uint64_t>(st.st_size) != record->size_bytes) {
+    Result<std::vector<erofs::Device>> devices = files_.devices(digest);
+    const Result<std::uint64_t> bytes = devices.ok() ? files_.size(digest, *devices) : Result<std::uint64_t>(devices.error());
+    if (!bytes.ok() || *bytes != record->size_bytes) {
       note("layer " + digest + " has lost its image or a part of it");
-      images.erase(digest);
       continue;
     }
-    images.erase(digest);
-    records_.emplace(digest, std::move(record).value());
+    layers_.emplace(digest, Layer{std::move(record).value(), std::move(devices).value()});
   }
-  for (const std::string& digest : images) {
-    if (::unlink(image_path(digest).c_str()) != 0) return errno_error("remove an unpublished image", errno);
+  return remove_unused(listing);
+}
+
+// Files of a layer with a record stay, also of one that cannot be used: they are
+// for a person to look at.
+Result<void> LayerStore::remove_unused(const LayerFiles::Listing& listing) {
+  for (const std::string& digest : listing.metadata) {
+    if (!listing.records.contains(digest)) DSEC_TRY(remove_metadata(files_, digest).within("remove an unpublished image"));
+  }
+  if (layers_.size() != listing.records.size()) return {};
+  std::set<std::string> used;
+  for (const auto& [digest, layer] : layers_) {
+    for (const erofs::Device& device : layer.devices) used.insert(device.digest);
+  }
+  for (const std::string& hex : listing.data) {
+    if (!used.contains(hex)) DSEC_TRY(unlink_if_there(files_.data(hex)).within("remove unpublished data"));
   }
   return {};
+}
+
+bool LayerStore::data_in_use(const std::string& hex) const {
+  return std::any_of(layers_.begin(), layers_.end(), [&](const auto& entry) {
+    const std::vector<erofs::Device>& devices = entry.second.devices;
+    return std::any_of(devices.begin(), devices.end(), [&](const erofs::Device& device) { return device.digest == hex; });
+  });
 }
 
 Result<void> LayerStore::take_back_mounts() {
@@ -120,7 +139,7 @@ Result<void> LayerStore::take_back_mounts() {
   for (sys::KeptDescriptor& descriptor : kept) {
     if (!descriptor.name.starts_with(kKept)) continue;
     const std::string digest = descriptor.name.substr(kKept.size());
-    if (records_.contains(digest) && is_erofs(descriptor.fd.get())) {
+    if (layers_.contains(digest) && is_erofs(descriptor.fd.get())) {
       mounts_[digest] = std::move(descriptor.fd);
     } else {
       DSEC_TRY(keeper_.drop(descriptor.name));
@@ -131,10 +150,12 @@ Result<void> LayerStore::take_back_mounts() {
 
 Result<int> LayerStore::mount(const std::string& digest) {
   const std::lock_guard lock(mutex_);
-  if (!records_.contains(digest)) return Error(ErrorCode::kNotFound, "no layer " + digest);
+  if (!layers_.contains(digest)) return Error(ErrorCode::kNotFound, "no layer " + digest);
   if (const auto held = mounts_.find(digest); held != mounts_.end()) return held->second.get();
   DSEC_TRY(fail_point("image.mount"));
-  DSEC_ASSIGN(ErofsMount made, mount_erofs(image_path(digest)));
+  std::vector<std::string> data;
+  for (const erofs::Device& device : layers_.at(digest).devices) data.push_back(files_.data(device.digest));
+  DSEC_ASSIGN(ErofsMount made, mount_erofs(files_.metadata(digest), data));
   if (!made.direct_io) note("this kernel mounts EROFS files without directio: layer pages are cached twice (Linux 6.14 mends it)");
   // Kept before anyone sees it: a mount that only this process knows would be
   // made a second time after a restart, beside the one that sandboxes hold.
@@ -144,73 +165,112 @@ Result<int> LayerStore::mount(const std::string& digest) {
 
 Result<model::LayerRecord> LayerStore::find(const std::string& digest) const {
   const std::lock_guard lock(mutex_);
-  const auto found = records_.find(digest);
-  if (found == records_.end()) return Error(ErrorCode::kNotFound, "no layer " + digest);
-  return found->second;
+  const auto found = layers_.find(digest);
+  if (found == layers_.end()) return Error(ErrorCode::kNotFound, "no layer " + digest);
+  return found->second.record;
 }
 
 std::vector<model::LayerRecord> LayerStore::list() const {
   const std::lock_guard lock(mutex_);
   std::vector<model::LayerRecord> records;
-  for (const auto& [digest, record] : records_) records.push_back(record);
+  for (const auto& [digest, layer] : layers_) records.push_back(layer.record);
   return records;
 }
 
-Result<model::LayerRecord> LayerStore::publish(const std::string& image_file, model::LayerRecord record) {
+Result<model::LayerRecord> LayerStore::publish(const ImageFiles& files, model::LayerRecord record) {
   if (!record.digest.empty() && !model::is_digest(record.digest)) return invalid_argument("not a digest: " + record.digest);
-  {
-    DSEC_ASSIGN(const sys::Fd image, sys::open_at(AT_FDCWD, image_file, O_RDONLY | O_NOFOLLOW));
-    struct stat st{};
-    if (::fstat(image.get(), &st) != 0) return errno_error("stat " + image_file, errno);
-    if (!S_ISREG(st.st_mode) || st.st_nlink != 1) return Error(ErrorCode::kDataFault, "an image is a regular file with one name");
-    DSEC_ASSIGN(const bool erofs, is_erofs_image(image.get()));
-    if (!erofs) return Error(ErrorCode::kDataFault, "the image is not EROFS");
-    if (::fchown(image.get(), 0, 0) != 0 || ::fchmod(image.get(), 0444) != 0) return errno_error("take over the image", errno);
-    if (::fsync(image.get()) != 0) return errno_error("sync the image", errno);
-    DSEC_ASSIGN(const std::string found, erofs::digest_of_file(image.get()));
-    if (!record.digest.empty() && found != record.digest) {
-      return Error(ErrorCode::kDataFault, "the image's digest is " + found + ", not " + record.digest);
-    }
-    record.digest = found;
-    record.size_bytes = static_cast<std::uint64_t>(st.st_size);
+  DSEC_ASSIGN(const TakenFile metadata, take_over(files.metadata));
+  DSEC_ASSIGN(const TakenFile data, take_over(files.data));
+  if (!record.digest.empty() && metadata.digest != record.digest) {
+    return Error(ErrorCode::kDataFault, "the image's digest is " + metadata.digest + ", not " + record.digest);
   }
+  record.digest = metadata.digest;
+  DSEC_ASSIGN(const std::vector<erofs::Device> devices, devices_of(files.metadata));
+  if (data.bytes != 0 && (devices.empty() || "sha256:" + devices[0].digest != data.digest || devices[0].bytes() != data.bytes)) {
+    return Error(ErrorCode::kDataFault, "the image's data is not what its metadata says");
+  }
+  record.size_bytes = metadata.bytes;
+  for (const erofs::Device& device : devices) record.size_bytes += device.bytes();
   const std::string text = boost::json::serialize(model::to_json(record));
 
   const std::lock_guard lock(mutex_);
-  if (const auto known = records_.find(record.digest); known != records_.end()) {
-    if (::unlink(image_file.c_str()) != 0) return errno_error("remove " + image_file, errno);
-    return known->second;
+  if (const auto known = layers_.find(record.digest); known != layers_.end()) {
+    DSEC_TRY(unlink_if_there(files.metadata));
+    DSEC_TRY(unlink_if_there(files.data));
+    return known->second.record;
   }
+  Result<void> published = name_files(files, record.digest, devices, data.bytes != 0);
+  if (published.ok()) published = fail_point("image.publish.record");
+  if (published.ok()) published = sys::replace_file(files_.record(record.digest), text, 0644).within("publish the record");
+  if (!published.ok()) {
+    (void)unlink_if_there(files_.metadata(record.digest));
+    (void)remove_data(devices);
+    return std::move(published).error();
+  }
+  return layers_.emplace(record.digest, Layer{record, devices}).first->second.record;
+}
+
+Result<void> LayerStore::name_files(const ImageFiles& files, const std::string& digest, const std::vector<erofs::Device>& devices, bool own_data) {
+  DSEC_TRY(fail_point("image.publish.data"));
+  // What is there already may be what a broken disk left of it.
+  if (own_data && !files_.check_data({devices[0]}).ok()) {
+    DSEC_TRY(rename_to(files.data, files_.data(devices[0].digest)));
+    DSEC_TRY(files_.sync());
+  } else {
+    DSEC_TRY(unlink_if_there(files.data));
+  }
+  DSEC_TRY(files_.check_data(devices));
   DSEC_TRY(fail_point("image.publish.image"));
-  if (::rename(image_file.c_str(), image_path(record.digest).c_str()) != 0) return errno_error("publish the image", errno);
-  DSEC_TRY(sync_directory(directory_));
-  DSEC_TRY(fail_point("image.publish.record"));
-  if (Result<void> written = sys::replace_file(record_path(record.digest), text, 0644); !written.ok()) {
-    ::unlink(image_path(record.digest).c_str());
-    return std::move(written).within("publish the record").error();
+  DSEC_TRY(rename_to(files.metadata, files_.new_metadata(digest)));
+  return files_.sync();
+}
+
+Result<void> LayerStore::remove_data(const std::vector<erofs::Device>& devices) {
+  for (const erofs::Device& device : devices) {
+    if (!data_in_use(device.digest)) DSEC_TRY(unlink_if_there(files_.data(device.digest)));
   }
-  return records_.emplace(record.digest, record).first->second;
+  return {};
 }
 
 Result<void> LayerStore::remove(const std::string& digest, const std::function<bool(const std::string&)>& in_use) {
   const std::lock_guard lock(mutex_);
-  if (!records_.contains(digest)) return Error(ErrorCode::kNotFound, "no layer " + digest);
+  const auto found = layers_.find(digest);
+  if (found == layers_.end()) return Error(ErrorCode::kNotFound, "no layer " + digest);
   if (in_use && in_use(digest)) return Error(ErrorCode::kConflict, "a sandbox uses layer " + digest);
-  if (::unlink(record_path(digest).c_str()) != 0 && errno != ENOENT) return errno_error("remove the record", errno);
-  records_.erase(digest);
-  DSEC_TRY(sync_directory(directory_));
+  DSEC_TRY(unlink_if_there(files_.record(digest)));
+  const std::vector<erofs::Device> devices = std::move(found->second.devices);
+  layers_.erase(found);
+  DSEC_TRY(files_.sync());
   DSEC_TRY(fail_point("image.remove.image"));
   if (mounts_.erase(digest) != 0) DSEC_TRY(keeper_.drop(std::string(kKept) + digest));
-  if (::unlink(image_path(digest).c_str()) != 0 && errno != ENOENT) return errno_error("remove the image", errno);
-  return {};
+  DSEC_TRY(remove_metadata(files_, digest));
+  return remove_data(devices);
 }
 
 Result<void> LayerStore::verify(const std::string& digest) const {
-  if (Result<model::LayerRecord> known = find(digest); !known.ok()) return std::move(known).error();
-  DSEC_ASSIGN(const sys::Fd image, sys::open_at(AT_FDCWD, image_path(digest), O_RDONLY));
-  DSEC_ASSIGN(const std::string found, erofs::digest_of_file(image.get()));
-  if (found != digest) return Error(ErrorCode::kDataFault, "layer " + digest + " holds " + found);
+  std::vector<erofs::Device> devices;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = layers_.find(digest);
+    if (found == layers_.end()) return Error(ErrorCode::kNotFound, "no layer " + digest);
+    devices = found->second.devices;
+  }
+  DSEC_TRY(expect_digest(files_.metadata(digest), digest));
+  for (const erofs::Device& device : devices) DSEC_TRY(expect_digest(files_.data(device.digest), "sha256:" + device.digest));
   return {};
+}
+
+Result<LayerStore::OpenFiles> LayerStore::open_files(const std::string& digest) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = layers_.find(digest);
+  if (found == layers_.end()) return Error(ErrorCode::kNotFound, "no layer " + digest);
+  OpenFiles out;
+  DSEC_ASSIGN(out.metadata, sys::open_at(AT_FDCWD, files_.metadata(digest), O_RDONLY));
+  for (const erofs::Device& device : found->second.devices) {
+    DSEC_ASSIGN(sys::Fd data, sys::open_at(AT_FDCWD, files_.data(device.digest), O_RDONLY));
+    out.data.push_back(std::move(data));
+  }
+  return out;
 }
 
 std::vector<std::string> LayerStore::notes() const {

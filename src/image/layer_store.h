@@ -1,9 +1,10 @@
 // The node's layers: immutable EROFS images by digest, each mounted once.
 //
-// Files below `directory`: <hex digest>.erofs and <hex digest>.json (the
-// record). A layer exists when its record does; both are published by
-// temporary name, fsync, rename, fsync of the directory, the image first. An
-// image without a record is what a crash left, and open() removes it.
+// A layer is metadata, the data files that this names, and a record
+// (layer_files.h). It exists when its record does. They are published in the order
+// data, metadata, record, each synced and renamed to its name before the next,
+// and removed in the opposite order; so data that no metadata names and metadata
+// without a record are what a crash left, and open() removes them.
 #pragma once
 
 #include <functional>
@@ -14,11 +15,19 @@
 #include <vector>
 
 #include "base/result.h"
+#include "erofs/device_table.h"
+#include "image/layer_files.h"
 #include "model/layer.h"
 #include "sys/descriptor_keeper.h"
 #include "sys/fd.h"
 
 namespace dsec::image {
+
+// An image as an importer makes it. `data` may be empty: then there is none.
+struct ImageFiles {
+  std::string metadata;
+  std::string data;
+};
 
 class LayerStore {
  public:
@@ -32,35 +41,50 @@ class LayerStore {
   Result<int> mount(const std::string& digest);
   Result<model::LayerRecord> find(const std::string& digest) const;
   std::vector<model::LayerRecord> list() const;
-  // Publishes an image file made by an importer (moved, not copied: it lies on
-  // the store's filesystem, and no one else may still write to it). The bytes
-  // are hashed and compared with record.digest, which is filled in when empty,
-  // as is size_bytes. Answers the record as stored: a digest that the store has
-  // keeps its own, and the file is removed all the same. Blocks for as long as
-  // reading and syncing the file takes.
-  Result<model::LayerRecord> publish(const std::string& image_file, model::LayerRecord record);
+  // Publishes an image made by an importer (moved, not copied: it lies on the
+  // store's filesystem, and no one else may still write to it). The bytes are
+  // hashed: the metadata's digest is compared with record.digest, which is filled
+  // in when empty, as is size_bytes; the data's with what the metadata says.
+  // Answers the record as stored: a digest that the store has keeps its own, and
+  // the files are removed all the same. Blocks for as long as reading and syncing
+  // them takes.
+  Result<model::LayerRecord> publish(const ImageFiles& files, model::LayerRecord record);
   // kConflict while a sandbox uses it: `in_use` is asked under the lock that
   // mount() takes, so a caller that notes its use before mount() never loses a
   // layer to a removal. Sandboxes that run keep the content until they end.
   Result<void> remove(const std::string& digest, const std::function<bool(const std::string&)>& in_use = {});
-  // Hashes the stored file again: kDataFault when it is not what its name says.
+  // Hashes the stored files again: kDataFault when one is not what its name says.
   Result<void> verify(const std::string& digest) const;
+  // The files themselves, for who reads a layer without a mount.
+  struct OpenFiles {
+    sys::Fd metadata;
+    std::vector<sys::Fd> data;  // in the order of the device table
+  };
+  Result<OpenFiles> open_files(const std::string& digest) const;
   // What this host lacks and what open() mended, for doctor.
   std::vector<std::string> notes() const;
-  const std::string& directory() const { return directory_; }
+  const std::string& directory() const { return files_.directory(); }
 
  private:
   LayerStore(std::string directory, sys::DescriptorKeeper& keeper);
   Result<void> load();
   Result<void> take_back_mounts();
-  std::string image_path(const std::string& digest) const;
-  std::string record_path(const std::string& digest) const;
+  Result<void> remove_unused(const LayerFiles::Listing& listing);
+  // Under the lock: gives checked files their names, data first.
+  Result<void> name_files(const ImageFiles& files, const std::string& digest, const std::vector<erofs::Device>& devices, bool own_data);
+  Result<void> remove_data(const std::vector<erofs::Device>& devices);
+  bool data_in_use(const std::string& hex) const;
   void note(const std::string& text);
 
-  const std::string directory_;
+  struct Layer {
+    model::LayerRecord record;
+    std::vector<erofs::Device> devices;
+  };
+
+  const LayerFiles files_;
   sys::DescriptorKeeper& keeper_;
   mutable std::mutex mutex_;  // guards all below; held across a mount, never across file content
-  std::map<std::string, model::LayerRecord> records_;
+  std::map<std::string, Layer> layers_;
   std::map<std::string, sys::Fd> mounts_;
   std::vector<std::string> notes_;
 };

@@ -103,7 +103,7 @@ Result<std::string> digest_of_content(int fd) {
 Result<OciArchive> OciArchive::receive(int input, const std::string& directory, UnpackLimits limits, TarUnpacker::Progress progress) {
   if (::mkdir(directory.c_str(), 0700) != 0) return errno_error("make " + directory, errno);
   DSEC_ASSIGN(sys::Fd for_writer, sys::open_at(AT_FDCWD, directory, O_RDONLY | O_DIRECTORY));
-  TreeWriter tree(std::move(for_writer), Overlaps::kRefuse);
+  TreeWriter tree(std::move(for_writer));
   TarUnpacker unpacker(tree, "", limits, std::move(progress));
   DSEC_TRY(unpacker.unpack(input).within("receive the image archive"));
 

@@ -148,6 +148,7 @@ TEST_F(TarImportTest, KeepsHolesAndTheLastOfTwoFilesOfOneName) {
   EXPECT_EQ(content(mount, "twice"), "newest");
   EXPECT_EQ(content(mount, "name"), "new");
   EXPECT_EQ(stat_of(mount, "d").st_mode & 07777, 0711u);
+  EXPECT_LT(record->size_bytes, 16384u);  // the holes take no room
   EXPECT_EQ(content(mount, "with-hole"), std::string(8192, '\0') + "data" + std::string(8188, '\0'));
 }
 
@@ -361,8 +362,8 @@ TEST_F(TarImportTest, CarriesARealTreeByteForByte) {
   EXPECT_GT(compared, 10u);
 }
 
-// The same archive, once in memory and once moved to disk on the way.
-TEST_F(TarImportTest, MakesTheSameImageWhenTheTreeOutgrowsTheMemory) {
+// Also with more content than any buffer holds, and whatever the host has free.
+TEST_F(TarImportTest, MakesTheSameImageWithAnyMemory) {
   TarFixture tar;
   for (int i = 0; i < 200; i++) {
     tar.add({.name = "d" + std::to_string(i % 5) + "/f" + std::to_string(i), .data = std::string(20000, static_cast<char>('a' + i % 26)), .mode = 04755, .uid = 1000});

@@ -2,15 +2,14 @@
 
 #include <archive.h>
 #include <archive_entry.h>
-#include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <memory>
 
-#include "sys/file.h"
+#include "erofs/attributes.h"
+#include "image/clean_path.h"
 
 namespace dsec::image {
 
@@ -36,31 +35,10 @@ Error reader_error(archive* reader, std::string_view doing) {
   return error;
 }
 
-bool carries_over(std::string_view attribute) {
-  if (attribute == "security.capability") return true;
-  return attribute.starts_with("user.") && !attribute.starts_with("user.overlay.");
-}
-
 }  // namespace
 
-TarUnpacker::TarUnpacker(TreeWriter& tree, std::string at, UnpackLimits limits, Progress progress, MakeRoom make_room)
-    : tree_(tree), at_(std::move(at)), limits_(limits), progress_(std::move(progress)), make_room_(std::move(make_room)) {
-  identify(at_);
-}
-
-void TarUnpacker::identify(std::string_view text) {
-  identify(text.size());
-  identity_.update(text);
-}
-
-void TarUnpacker::identify(std::uint64_t number) {
-  char bytes[8];
-  for (char& byte : bytes) {
-    byte = static_cast<char>(number);
-    number >>= 8;
-  }
-  identity_.update(std::string_view(bytes, sizeof bytes));
-}
+TarUnpacker::TarUnpacker(erofs::EntrySink& tree, std::string at, UnpackLimits limits, Progress progress)
+    : tree_(tree), at_(std::move(at)), limits_(limits), progress_(std::move(progress)) {}
 
 Result<void> TarUnpacker::count_entry() {
   counts_.entries++;
@@ -74,7 +52,6 @@ Result<void> TarUnpacker::unpack(int input) { return unpack(input, Whiteouts::kI
 
 Result<void> TarUnpacker::unpack_layer(int input) {
   layer_paths_.clear();
-  identify("layer");
   return unpack(input, Whiteouts::kApply);
 }
 
@@ -103,8 +80,8 @@ Result<void> TarUnpacker::unpack(int input, Whiteouts whiteouts) {
   }
 }
 
-EntryMeta TarUnpacker::meta_of(archive_entry* entry) {
-  EntryMeta meta;
+erofs::EntryMeta TarUnpacker::meta_of(archive_entry* entry) {
+  erofs::EntryMeta meta;
   meta.mode = archive_entry_perm(entry) & 07777;
   const la_int64_t uid = archive_entry_uid(entry);
   const la_int64_t gid = archive_entry_gid(entry);
@@ -123,7 +100,7 @@ EntryMeta TarUnpacker::meta_of(archive_entry* entry) {
   std::size_t size = 0;
   archive_entry_xattr_reset(entry);
   while (archive_entry_xattr_next(entry, &name, &value, &size) == ARCHIVE_OK) {
-    if (name == nullptr || !carries_over(name) || meta.attributes.size() >= kAttributeLimit) {
+    if (name == nullptr || !erofs::attribute_allowed(name) || meta.attributes.size() >= kAttributeLimit) {
       counts_.attributes_dropped++;
       continue;
     }
@@ -145,41 +122,26 @@ Result<void> TarUnpacker::take_entry(archive* reader, archive_entry* entry, Whit
 
   if (whiteouts == Whiteouts::kApply && !root) {
     const std::string name = path.substr(path.rfind('/') + 1);
-    if (name.starts_with(kWhiteout)) {
-      identify(path);
-      return take_whiteout(path);
-    }
+    if (name.starts_with(kWhiteout)) return take_whiteout(path);
     for (std::size_t end = path.size(); end != std::string::npos; end = path.rfind('/', end - 1)) {
       if (!layer_paths_.insert(path.substr(0, end)).second) break;
     }
   }
   if (!at_.empty()) path = root ? at_ : at_ + "/" + path;
 
-  const EntryMeta meta = meta_of(entry);
-  identify(path);
+  const erofs::EntryMeta meta = meta_of(entry);
   if (link_to != nullptr) {
     DSEC_ASSIGN(std::string target, clean_path(link_to).within(path + ": a hard link to " + tame(link_to, 200)));
     if (!at_.empty()) target = target.empty() ? at_ : at_ + "/" + target;
-    identify("link");
-    identify(target);
     return tree_.make_hard_link(path, target);
   }
   newest_seconds_ = std::max(newest_seconds_, meta.mtime_seconds + (meta.mtime_nanoseconds != 0 ? 1 : 0));
-  identify(static_cast<std::uint64_t>(type) << 32 | meta.mode);
-  identify(static_cast<std::uint64_t>(meta.uid) << 32 | meta.gid);
-  identify(static_cast<std::uint64_t>(meta.mtime_seconds));
-  identify(static_cast<std::uint64_t>(meta.mtime_nanoseconds));
-  for (const auto& [name, value] : meta.attributes) {
-    identify(name);
-    identify(value);
-  }
   switch (type) {
     case AE_IFREG: return take_file(reader, entry, path, meta);
     case AE_IFDIR: return path.empty() ? Result<void>() : tree_.make_directory(path, meta);
     case AE_IFLNK: {
       const char* target = archive_entry_symlink(entry);
       if (target == nullptr) return invalid_argument(path + ": a symbolic link without a target");
-      identify(target);
       return tree_.make_symlink(path, target, meta);
     }
     case AE_IFIFO: return tree_.make_fifo(path, meta);
@@ -190,19 +152,21 @@ Result<void> TarUnpacker::take_entry(archive* reader, archive_entry* entry, Whit
   }
 }
 
-Result<void> TarUnpacker::take_file(archive* reader, archive_entry* entry, const std::string& path, const EntryMeta& meta) {
+Result<void> TarUnpacker::take_file(archive* reader, archive_entry* entry, const std::string& path, const erofs::EntryMeta& meta) {
   if (!archive_entry_size_is_set(entry) || archive_entry_size(entry) < 0) return invalid_argument(path + ": a file without a size");
   const auto size = static_cast<std::uint64_t>(archive_entry_size(entry));
-  // Holes count: the image stores them as blocks.
+  // Holes count: whoever copies the tree writes them out.
   if (size > limits_.max_bytes - counts_.content_bytes) {
     return Error(ErrorCode::kTooLarge, "the archive unpacks to more than " + std::to_string(limits_.max_bytes) + " bytes");
   }
   counts_.content_bytes += size;
   if ((meta.mode & (S_ISUID | S_ISGID)) != 0) counts_.setuid_files++;
-  identify(size);
+  DSEC_TRY(tree_.begin_file(path, meta, {.bytes = size, .sparse = archive_entry_sparse_reset(entry) > 0}));
+  DSEC_TRY(take_content(reader, path, size));
+  return tree_.finish_file().within(path);
+}
 
-  if (make_room_) DSEC_TRY(make_room_(counts_));
-  DSEC_ASSIGN(const sys::Fd file, tree_.begin_file(path));
+Result<void> TarUnpacker::take_content(archive* reader, const std::string& path, std::uint64_t size) {
   std::uint64_t end = 0;
   for (;;) {
     const void* data = nullptr;
@@ -215,20 +179,13 @@ Result<void> TarUnpacker::take_file(archive* reader, archive_entry* entry, const
     if (offset < 0 || static_cast<std::uint64_t>(offset) < end || length > size || static_cast<std::uint64_t>(offset) > size - length) {
       return invalid_argument(path + ": data outside the file's size");
     }
-    const std::string_view bytes(static_cast<const char*>(data), length);
-    if (static_cast<std::uint64_t>(offset) != end) identify(static_cast<std::uint64_t>(offset));
-    identity_.update(bytes);
-    for (std::size_t done = 0; done < length;) {
-      const ssize_t n = ::pwrite(file.get(), bytes.data() + done, length - done, offset + static_cast<off_t>(done));
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) return errno_error("write " + path, errno);
-      done += static_cast<std::size_t>(n);
-    }
+    if (static_cast<std::uint64_t>(offset) != end) DSEC_TRY(tree_.skip(static_cast<std::uint64_t>(offset) - end).within(path));
+    DSEC_TRY(tree_.write(std::string_view(static_cast<const char*>(data), length)).within(path));
     end = static_cast<std::uint64_t>(offset) + length;
     progress_(static_cast<std::uint64_t>(archive_filter_bytes(reader, -1)));
   }
-  if (end != size && ::ftruncate(file.get(), static_cast<off_t>(size)) != 0) return errno_error("size " + path, errno);
-  return tree_.finish_file(file, meta).within(path);
+  if (end != size) DSEC_TRY(tree_.skip(size - end).within(path));
+  return {};
 }
 
 Result<void> TarUnpacker::take_whiteout(const std::string& path) {

@@ -1,6 +1,6 @@
-// From a tar stream (plain, gzip, zstd, xz) to a directory tree, within limits.
+// From a tar stream (plain, gzip, zstd, xz) to a sink of entries, within limits.
 //
-// libarchive reads, TreeWriter writes. What a layer cannot carry is dropped and
+// libarchive reads, the sink keeps. What a layer cannot carry is dropped and
 // counted: device nodes, extended attributes other than user.* and
 // security.capability, and overlayfs's own attributes in any namespace. An
 // archive that lies, ends early, leads out of the tree or passes a limit is an
@@ -13,9 +13,8 @@
 #include <string_view>
 
 #include "base/result.h"
-#include "erofs/digest.h"
+#include "erofs/entry.h"
 #include "image/import_messages.h"
-#include "image/tree_writer.h"
 
 struct archive;
 struct archive_entry;
@@ -31,12 +30,10 @@ struct UnpackLimits {
 class TarUnpacker {
  public:
   using Progress = std::function<void(std::uint64_t read_bytes)>;
-  // Asked before a file is made: the counts so far, this file's size among them.
-  using MakeRoom = std::function<Result<void>(const ImportCounts& counts)>;
 
   // `at`: a clean path that the archive's root stands at, "" = the tree's root,
   // whose owner and mode are then not the archive's but root's and 0755.
-  TarUnpacker(TreeWriter& tree, std::string at, UnpackLimits limits, Progress progress, MakeRoom make_room = {});
+  TarUnpacker(erofs::EntrySink& tree, std::string at, UnpackLimits limits, Progress progress);
 
   // Reads `input` to the archive's end.
   Result<void> unpack(int input);
@@ -46,29 +43,24 @@ class TarUnpacker {
 
   const ImportCounts& counts() const { return counts_; }
   std::int64_t newest_seconds() const { return newest_seconds_; }
-  // Names the content: equal for equal streams of entries. Ends the unpacking.
-  std::string identity() { return identity_.hex(); }
 
  private:
   enum class Whiteouts { kIgnore, kApply };
   Result<void> unpack(int input, Whiteouts whiteouts);
   Result<void> take_entry(archive* reader, archive_entry* entry, Whiteouts whiteouts);
-  Result<void> take_file(archive* reader, archive_entry* entry, const std::string& path, const EntryMeta& meta);
+  Result<void> take_file(archive* reader, archive_entry* entry, const std::string& path, const erofs::EntryMeta& meta);
+  Result<void> take_content(archive* reader, const std::string& path, std::uint64_t size);
   Result<void> take_whiteout(const std::string& path);
   Result<void> clear_lower(const std::string& path);
-  EntryMeta meta_of(archive_entry* entry);
-  void identify(std::string_view text);
-  void identify(std::uint64_t number);
+  erofs::EntryMeta meta_of(archive_entry* entry);
   Result<void> count_entry();
 
-  TreeWriter& tree_;
+  erofs::EntrySink& tree_;
   const std::string at_;
   const UnpackLimits limits_;
   const Progress progress_;
-  const MakeRoom make_room_;
   ImportCounts counts_;
   std::int64_t newest_seconds_ = 0;
-  erofs::Sha256 identity_;
   std::set<std::string> layer_paths_;  // of the layer being unpacked, and the directories above them
 };
 
