@@ -88,13 +88,13 @@ def mkfs(tar, scratch, profile, tree):
     return milliseconds, size
 
 
-def measure(name, tar, scratch, rounds):
+def measure(name, tar, scratch, rounds, profiles):
     sides = {}
     with open(tar, "rb") as file:  # both sides read it from the page cache
         while file.read(1 << 24):
             pass
     runs = [("ours", profile, lambda p=profile: ours(tar, scratch, p)) for profile in ("plain", "lz4")]
-    for profile in ("plain", "lz4"):
+    for profile in profiles:
         runs.append(("mkfs, tree on disk", profile, lambda p=profile: mkfs(tar, scratch, p, scratch / "tree")))
         runs.append(("mkfs, tree in memory", profile, lambda p=profile: mkfs(tar, scratch, p, pathlib.Path(f"/dev/shm/erofs-bench-{os.getpid()}"))))
     for number in range(rounds):
@@ -109,7 +109,7 @@ def measure(name, tar, scratch, rounds):
 def table(results):
     lines = ["| tar | profile | ours | tree on disk + mkfs.erofs | tree in memory + mkfs.erofs | size of ours / mkfs.erofs |", "|---|---|---|---|---|---|"]
     for name, result in results["tars"].items():
-        for profile in ("plain", "lz4"):
+        for profile in results["profiles"]:
             mine = result["sides"][f"ours, {profile}"]
             median = statistics.median(mine["milliseconds"])
             cells = []
@@ -124,18 +124,19 @@ def table(results):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--profiles", nargs="+", default=["plain", "lz4"], choices=["plain", "lz4"], help="of mkfs.erofs; ours are always timed in both")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "docs" / "benchmarks")
-    parser.add_argument("--scratch", type=pathlib.Path, default=pathlib.Path("/tmp/erofs-writer-bench"))
+    parser.add_argument("--scratch", type=pathlib.Path, default=pathlib.Path("/var/tmp/erofs-writer-bench"))
     arguments = parser.parse_args()
     arguments.scratch.mkdir(parents=True)
     results = {"taken": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), "kernel": platform.release(), "processors": os.cpu_count(),
                "load_before": os.getloadavg(), "filesystem": subprocess.run(["stat", "-f", "-c", "%T", arguments.scratch], capture_output=True, text=True).stdout.strip(),
-               "rounds": arguments.rounds, "tars": {}}
+               "rounds": arguments.rounds, "profiles": arguments.profiles, "tars": {}}
     try:
         for name, make in (("six large files", make_large), ("100,000 small files", make_small), ("this Debian system", make_system)):
             tar = arguments.scratch / "input.tar"
             make(tar)
-            results["tars"][name] = measure(name, tar, arguments.scratch, arguments.rounds)
+            results["tars"][name] = measure(name, tar, arguments.scratch, arguments.rounds, arguments.profiles)
             tar.unlink()
     finally:
         shutil.rmtree(arguments.scratch)
