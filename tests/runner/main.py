@@ -60,7 +60,9 @@ def main():
         if unknown:
             print(f"unknown stages: {' '.join(sorted(unknown))}", file=sys.stderr)
             return 2
-        chosen = [s for s in stages.ALL if s.name in arguments.only or (s.name == "build" and "build" not in arguments.only)]
+        chosen = [s for s in stages.ALL if s.name in arguments.only]
+        if chosen[0].name != "build" and not all(s.own_build for s in chosen):
+            chosen.insert(0, stages.ALL[0])
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     context = stages.Context(ROOT, nightly=arguments.nightly)

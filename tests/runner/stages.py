@@ -14,6 +14,7 @@ class Stage:
     run: Callable[[Context], Counts]
     nightly: bool = False
     leak_check: bool = False
+    own_build: bool = False  # does not need the release build
 
 
 def build(context):
@@ -91,10 +92,10 @@ ALL = [
     Stage("pressure", "slow readers, many at once, capacity", e2e("tests/e2e/pressure_test.py"), leak_check=True),
     Stage("crash", "fail points and random kills; re-adoption", e2e("tests/e2e/crash_test.py", timeout=1200), leak_check=True),
     Stage("package", "install rules and the .deb", package),
-    Stage("tidy", "clang-tidy over the tree", nightly.tidy, nightly=True),
-    Stage("asan", "unit and contract suites under ASan and UBSan", nightly.asan, nightly=True),
-    Stage("tsan", "unit and contract suites under TSan", nightly.tsan, nightly=True),
-    Stage("fuzz", "every fuzz target for minutes", nightly.fuzz, nightly=True),
+    Stage("tidy", "clang-tidy over the tree", nightly.tidy, nightly=True, own_build=True),
+    Stage("asan", "unit and contract suites under ASan and UBSan", nightly.asan, nightly=True, own_build=True),
+    Stage("tsan", "unit and contract suites under TSan", nightly.tsan, nightly=True, own_build=True),
+    Stage("fuzz", "every fuzz target for minutes", nightly.fuzz, nightly=True, own_build=True),
     Stage("kills", "a thousand random kills under fifty concurrent creates", nightly.kills, nightly=True, leak_check=True),
-    Stage("minimal-tree", "packages and release build from nothing in a minimal bookworm", nightly.minimal_tree, nightly=True),
+    Stage("minimal-tree", "packages and release build from nothing in a minimal bookworm", nightly.minimal_tree, nightly=True, own_build=True),
 ]
