@@ -1,11 +1,10 @@
 #include "apiserver/catalogue.h"
 
-#include <openssl/sha.h>
-
 #include <algorithm>
 #include <tuple>
 
 #include "base/encoding.h"
+#include "model/sha256.h"
 #include "net/blocking.h"
 #include "sys/file.h"
 
@@ -15,11 +14,7 @@ namespace {
 constexpr std::string_view kKeyPrefix = "e2b_";  // the form that every client accepts
 constexpr std::size_t kKeyLength = 44;           // prefix and 40 hex digits
 
-std::string hash_of(std::string_view key) {
-  unsigned char digest[SHA256_DIGEST_LENGTH];
-  ::SHA256(reinterpret_cast<const unsigned char*>(key.data()), key.size(), digest);
-  return to_hex({reinterpret_cast<const char*>(digest), sizeof digest});
-}
+std::string hash_of(std::string_view key) { return to_hex(model::sha256(key)); }
 
 bool is_name(std::string_view text) {
   const auto fits = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '_'; };

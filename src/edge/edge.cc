@@ -4,7 +4,6 @@
 #include <boost/asio/detached.hpp>
 #include <boost/json.hpp>
 #include <fmt/format.h>
-#include <openssl/sha.h>
 
 #include "base/encoding.h"
 #include "base/fail_point.h"
@@ -14,6 +13,7 @@
 #include "model/json.h"
 #include "model/json_text.h"
 #include "model/selector.h"
+#include "model/sha256.h"
 #include "net/blocking.h"
 
 namespace dsec::edge {
@@ -27,9 +27,7 @@ constexpr std::size_t kEventsKept = 8192;
 std::string spec_fingerprint(const model::SandboxSpec& spec, const std::vector<std::string>& digests) {
   std::string text = boost::json::serialize(model::to_json(spec));
   for (const std::string& digest : digests) text += "\n" + digest;
-  std::string digest(SHA256_DIGEST_LENGTH, '\0');
-  SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(), reinterpret_cast<unsigned char*>(digest.data()));
-  return digest;
+  return model::sha256(text);
 }
 
 bool is_use(const net::HttpRequest& request, const std::vector<std::string>& rest) {

@@ -1,11 +1,10 @@
 #include "edge/exec_request.h"
 
-#include <openssl/sha.h>
-
 #include <array>
 #include <charconv>
 
 #include "base/encoding.h"
+#include "model/sha256.h"
 #include "model/strict_object.h"
 
 namespace dsec::edge {
@@ -137,10 +136,7 @@ std::string fingerprint(const ExecRequest& request) {
   add(std::to_string(request.stdin_given) + std::to_string(request.open_stdin) + std::to_string(request.terminal.wanted));
   add(std::to_string(request.timeout_ms));
   add(std::to_string(request.output_limit_bytes));
-  std::string digest(SHA256_DIGEST_LENGTH, '\0');
-  SHA256(reinterpret_cast<const unsigned char*>(canonical.data()), canonical.size(),
-         reinterpret_cast<unsigned char*>(digest.data()));
-  return digest;
+  return model::sha256(canonical);
 }
 
 Result<int> parse_signal(std::string_view text) {

@@ -2,10 +2,12 @@
 
 #include <boost/json.hpp>
 
+#include "base/encoding.h"
 #include "model/json.h"
 #include "model/json_text.h"
 #include "model/sandbox_id.h"
 #include "model/selector.h"
+#include "model/sha256.h"
 #include "model/strict_object.h"
 #include "model/time_text.h"
 
@@ -152,6 +154,17 @@ TEST(ParseJsonTest, RefusesTwoFieldsOfOneNameAtEveryDepth) {
     EXPECT_FALSE(parse_json(text).ok()) << text;
   for (const char* text : {R"({"a":1,"b":{"a":1}})", R"([{"a":1},{"a":1}])", R"({"a":"\":\\","b":":"})", R"({":":1})"})
     EXPECT_TRUE(parse_json(text).ok()) << text;
+}
+
+TEST(Sha256Test, DigestsOneTextAfterAnother) {
+  constexpr std::string_view kOfAbc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+
+  const std::string first = sha256("abc");
+  const std::string other = sha256("abd");
+
+  EXPECT_EQ(to_hex(first), kOfAbc);
+  EXPECT_NE(other, first);
+  EXPECT_EQ(sha256("abc"), first);
 }
 
 TEST(JsonTextTest, WritesNumbersAsPlainDecimals) {
