@@ -5,6 +5,7 @@
 #include <net/if.h>
 #include <sched.h>
 #include <sys/ioctl.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -21,6 +22,7 @@
 #include "base/fail_point.h"
 #include "protocol/agent_descriptors.h"
 #include "sys/file.h"
+#include "sys/mounts.h"
 
 namespace dsec::spawner {
 
@@ -48,6 +50,7 @@ struct Making {
 
 constexpr int kOpen = 1, kAbandoned = 2;
 constexpr int kMapAttempts = 100;
+constexpr int kSlotsOfOneProc = 32;
 
 void open_gate(std::atomic<int>& gate, int value) {
   gate.store(value, std::memory_order_release);
@@ -179,10 +182,19 @@ std::optional<std::uint32_t> slot_number(const std::string& name) {
   return number;
 }
 
+Result<void> NamespaceMaker::renew_settings() {
+  if (--settings_left_ > 0) return {};
+  DSEC_ASSIGN(auto context, sys::FilesystemContext::open("proc"));
+  DSEC_ASSIGN(settings_, context.mount(MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC));
+  settings_left_ = kSlotsOfOneProc;
+  return {};
+}
+
 Result<Namespaces> NamespaceMaker::make(std::uint32_t number, const sys::SlotCgroups& cgroups) {
   DSEC_TRY(fail_point("spawner.slot.namespaces"));
+  DSEC_TRY(renew_settings().within("make a proc for settings"));
   Making making;
-  making.proc = node_.proc.get();
+  making.proc = settings_.get();
   making.inner_stack = &inner_stack_;
   making.cgroups = &cgroups;
   clone_args args{};
@@ -208,13 +220,13 @@ Result<Namespaces> NamespaceMaker::make(std::uint32_t number, const sys::SlotCgr
 }
 
 Result<bool> NamespaceMaker::unused(const Namespaces& namespaces) {
-  const sys::Fd home(::openat(node_.proc.get(), "thread-self/ns/net", O_RDONLY | O_CLOEXEC));
-  if (!home) return errno_error("open the own network namespace", errno);
+  if (!home_) home_ = sys::Fd(::openat(node_.proc.get(), "thread-self/ns/net", O_RDONLY | O_CLOEXEC));
+  if (!home_) return errno_error("open the own network namespace", errno);
   if (::setns(namespaces.network.get(), CLONE_NEWNET) < 0) return errno_error("enter a network namespace", errno);
   std::string text;
   for (const char* path : {"thread-self/net/sockstat", "thread-self/net/sockstat6"})
     if (auto part = sys::read_file_at(node_.proc.get(), path)) text += *part;
-  DSEC_CHECK(::setns(home.get(), CLONE_NEWNET) == 0);
+  DSEC_CHECK(::setns(home_.get(), CLONE_NEWNET) == 0);
   // "TCP: inuse 0 orphan 12 …": orphan counts the whole host, inuse this namespace.
   for (const char* sign : {"sockets: used 0\n", "TCP: inuse 0 ", " tw 0 ", "UDP: inuse 0 ", "TCP6: inuse 0\n", "UDP6: inuse 0\n"})
     if (text.find(sign) == std::string::npos) return false;

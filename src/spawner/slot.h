@@ -78,7 +78,15 @@ class NamespaceMaker {
   Result<bool> unused(const Namespaces& namespaces);
 
  private:
+  Result<void> renew_settings();
+
   const Node& node_;
+  // A proc for the settings of the namespaces in the making. Each has files of its own
+  // behind the same names, which the kernel keeps in one chain for each proc: it would
+  // be searched through for as long as slots live.
+  sys::Fd settings_;
+  int settings_left_ = 0;  // how many more slots it serves
+  sys::Fd home_;  // the maker's own network namespace, once it was needed
   sys::ChildStack outer_stack_;
   sys::ChildStack inner_stack_;
 };
