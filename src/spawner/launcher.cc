@@ -50,8 +50,8 @@ Result<Upper> directory_upper(int directory, std::uint32_t owner) {
   Upper made;
   DSEC_ASSIGN(made.mount, sys::clone_mount(directory));
   for (const char* name : {"upper", "work"}) {
-    if (::mkdirat(directory, name, 0755) < 0 && errno != EEXIST) return errno_error(std::string("make ") + name, errno);
-    if (::fchownat(directory, name, owner, owner, AT_SYMLINK_NOFOLLOW) < 0) return errno_error(std::string("own ") + name, errno);
+    const auto owned = [&] { return ::fchownat(directory, name, owner, owner, AT_SYMLINK_NOFOLLOW) == 0; };
+    if (!owned() && (errno != ENOENT || ::mkdirat(directory, name, 0755) < 0 || !owned())) return errno_error(std::string("own ") + name, errno);
   }
   // What a volatile overlay leaves behind; the next mount refuses to start over it.
   (void)::unlinkat(directory, "work/work/incompat/volatile", AT_REMOVEDIR);
@@ -66,16 +66,16 @@ Result<Upper> memory_upper(int memory) {
   return made;
 }
 
-// Written into the upper before the overlay exists, so an image's own links at
-// these places are hidden, not followed.
-Result<void> write_etc_files(int upper, const std::map<std::string, std::string>& files, std::uint32_t owner) {
+// Written before the overlay exists into a layer above the image, whose own links
+// at these places are hidden then, not followed.
+Result<void> write_etc_files(int layer, const std::map<std::string, std::string>& files, std::uint32_t owner) {
   if (files.empty()) return {};
-  if (::mkdirat(upper, "etc", 0755) == 0) {
-    if (::fchownat(upper, "etc", owner, owner, AT_SYMLINK_NOFOLLOW) < 0) return errno_error("own etc", errno);
+  if (::mkdirat(layer, "etc", 0755) == 0) {
+    if (::fchownat(layer, "etc", owner, owner, AT_SYMLINK_NOFOLLOW) < 0) return errno_error("own etc", errno);
   } else if (errno != EEXIST) {
     return errno_error("make etc", errno);
   }
-  const sys::Fd etc(sys::open_beneath(upper, "etc", O_RDONLY | O_DIRECTORY));
+  const sys::Fd etc(sys::open_beneath(layer, "etc", O_RDONLY | O_DIRECTORY));
   if (!etc) return errno_error("open etc", errno);
   for (const auto& [name, text] : files) {
     if (name.empty() || name[0] == '.' || name.find('/') != std::string::npos) return invalid_argument("a name in etc: " + name);
@@ -171,12 +171,21 @@ Result<void> Launcher::build(const protocol::LaunchRequest& request, const Launc
 
   const std::uint32_t owner = payload_id(slot.number);
   const bool in_memory = request.upper == protocol::UpperKind::kTmpfs;
-  const std::uint64_t size = in_memory ? request.upper_bytes : request.memory_bytes / 2;
+  const std::uint64_t size = std::max(in_memory ? request.upper_bytes : request.memory_bytes / 2, kLeastTmpfsBytes);
   DSEC_TRY(fail_point("spawner.launch.upper"));
-  DSEC_TRY(sys::reconfigure_mount(slot.skeleton.memory.get(), "size", std::to_string(std::max(size, kLeastTmpfsBytes))));
+  // Nothing is written to it before, and most launches want what the last one did.
+  if (slot.skeleton.memory_bytes != size) DSEC_TRY(sys::reconfigure_mount(slot.skeleton.memory.get(), "size", std::to_string(size)));
+  slot.memory_bytes = size;
   const Result<Upper> upper = in_memory ? memory_upper(slot.skeleton.memory.get()) : directory_upper(descriptors.directory, owner);
   if (!upper.ok()) return upper.error();
-  DSEC_TRY(write_etc_files(upper->upper.get(), request.etc_files, owner));
+  // Beside an upper on a disk they are a layer of their own in memory: three files
+  // cost a disk's file system as much as the rest of an upper does.
+  sys::Fd files;
+  if (!in_memory) {
+    files = sys::Fd(sys::open_beneath(slot.skeleton.memory.get(), "files", O_PATH | O_DIRECTORY));
+    if (!files) return errno_error("open files", errno);
+  }
+  DSEC_TRY(write_etc_files(in_memory ? upper->upper.get() : files.get(), request.etc_files, owner));
   timer.next();
 
   DSEC_TRY(fail_point("spawner.launch.layers"));
@@ -186,6 +195,7 @@ Result<void> Launcher::build(const protocol::LaunchRequest& request, const Launc
     DSEC_TRY(sys::idmap_mount(clone.get(), slot.namespaces.outer.get()));
     layers.push_back(std::move(clone));
   }
+  if (files) layers.push_back(std::move(files));
   timer.next();
 
   DSEC_TRY(fail_point("spawner.launch.overlay"));

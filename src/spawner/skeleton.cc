@@ -30,22 +30,20 @@ Result<void> attach(int mount, int below, const char* name) {
   return {};
 }
 
-// A launch sets the size; nothing is written before.
-constexpr const char* kFirstSize = "64k";
-
 Result<void> make_directory(int dir, const char* name, mode_t mode, std::uint32_t owner) {
   if (::mkdirat(dir, name, mode) < 0) return errno_error(std::string("make ") + name, errno);
   if (::fchownat(dir, name, owner, owner, AT_SYMLINK_NOFOLLOW) < 0) return errno_error(std::string("own ") + name, errno);
   return {};
 }
 
-Result<sys::Fd> make_memory(std::uint32_t owner) {
+Result<sys::Fd> make_memory(std::uint32_t owner, std::uint64_t bytes) {
   DSEC_ASSIGN(auto context, sys::FilesystemContext::open("tmpfs"));
-  DSEC_TRY(context.set("size", kFirstSize));
+  DSEC_TRY(context.set("size", std::to_string(bytes)));
   DSEC_TRY(context.set("mode", "0755"));
   DSEC_ASSIGN(sys::Fd memory, context.mount(MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV));
   DSEC_TRY(make_directory(memory.get(), "upper", 0755, owner));
   DSEC_TRY(make_directory(memory.get(), "work", 0755, owner));
+  DSEC_TRY(make_directory(memory.get(), "files", 0755, owner));
   DSEC_TRY(make_directory(memory.get(), "shm", 01777, owner));
   return memory;
 }
@@ -77,7 +75,8 @@ Result<void> SkeletonMaker::furnish(const Slot& slot, Skeleton& skeleton, const 
   DSEC_TRY(attach(terminals.get(), skeleton.devices.get(), "pts"));
   DSEC_TRY(attach(queues.get(), skeleton.devices.get(), "mqueue"));
   DSEC_TRY(fail_point("spawner.skeleton.memory"));
-  DSEC_ASSIGN(skeleton.memory, make_memory(payload_id(slot.number)));
+  DSEC_ASSIGN(skeleton.memory, make_memory(payload_id(slot.number), slot.memory_bytes));
+  skeleton.memory_bytes = slot.memory_bytes;
   DSEC_ASSIGN(const sys::Fd shm, sys::clone_mount(skeleton.memory.get(), "shm"));  // nosuid and nodev are the tmpfs's
   return attach(shm.get(), skeleton.devices.get(), "shm");
 }

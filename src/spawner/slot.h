@@ -35,8 +35,9 @@ struct Skeleton {
   sys::Fd proc;     // detached, masked
   sys::Fd devices;  // detached, with terminals, message queues and /dev/shm
   // Detached: the memory that the sandbox writes to, with the directories upper,
-  // work and shm. One superblock, one limit, which the launch sets.
+  // work, files and shm. One superblock, one limit, which the launch sets.
   sys::Fd memory;
+  std::uint64_t memory_bytes = 0;  // the limit
   std::uint32_t pid = 0;
   std::uint64_t identity = 0;
 
@@ -50,6 +51,7 @@ struct Slot {
   sys::SlotCgroups cgroups;  // open while free, for the next launch
   Skeleton skeleton;         // while free and ready
   std::optional<sys::CgroupLimits> limits;  // as last set
+  std::uint64_t memory_bytes = 64 << 10;  // the limit of its skeletons' memory, as the last launch set it
   std::uint64_t oom_kills = 0;  // counted in its cgroup by earlier sandboxes
 
   std::string name() const { return "s" + std::to_string(number); }
