@@ -13,6 +13,7 @@ namespace dsec::spawner {
 namespace {
 constexpr int kPoolNice = 10;
 constexpr auto kLeftoverPatience = std::chrono::seconds(5);
+constexpr auto kQuiet = std::chrono::milliseconds(5);
 }
 
 SlotPool::SlotPool(const Node& node, const sys::CgroupTree& cgroups, const std::vector<sock_filter>& broad_filter,
@@ -169,6 +170,13 @@ Result<Slot> SlotPool::take_ready(SlotMaker& maker, Deadline deadline) {
   return slot;
 }
 
+bool SlotPool::urgent() const { return filling_ || ready_.size() < options_.ready / 4 || returned_.size() > options_.ready; }
+
+bool SlotPool::disturbed() {
+  quiet_at_ = std::chrono::steady_clock::now() + kQuiet;
+  return !resting_ || urgent();
+}
+
 Result<Slot> SlotPool::take(SlotMaker& maker, Deadline deadline) {
   DSEC_TRY(fail_point("spawner.slot.take"));
   Result<Slot> taken = take_ready(maker, deadline);
@@ -177,19 +185,25 @@ Result<Slot> SlotPool::take(SlotMaker& maker, Deadline deadline) {
       put_back(std::move(*taken));
       return std::move(marked).error();
     }
-    const std::lock_guard lock(mutex_);
-    taken->generation = ++generation_;
   }
-  changed_.notify_one();
+  bool wake = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (taken.ok()) taken->generation = ++generation_;
+    wake = disturbed();
+  }
+  if (wake) changed_.notify_one();
   return taken;
 }
 
 void SlotPool::put_back(Slot slot) {
+  bool wake = false;
   {
     const std::lock_guard lock(mutex_);
     returned_.push_back(std::move(slot));
+    wake = disturbed();
   }
-  changed_.notify_one();
+  if (wake) changed_.notify_one();
 }
 
 void SlotPool::keep_used(Slot slot) {
@@ -209,13 +223,14 @@ Result<bool> SlotPool::release(const std::string& name, std::uint64_t generation
     if (it->second.generation != 0 && generation != 0 && it->second.generation != generation) return true;
   }
   if (cgroups_.populated(name)) return false;
+  Slot slot;
   {
     const std::lock_guard lock(mutex_);
     auto found = used_.extract(name);
     if (found.empty()) return true;
-    returned_.push_back(std::move(found.mapped()));
+    slot = std::move(found.mapped());
   }
-  changed_.notify_one();
+  put_back(std::move(slot));
   return true;
 }
 
@@ -282,8 +297,15 @@ void SlotPool::run() {
   ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kPoolNice);
   SlotMaker maker(node_, kBlocks - 1, narrow_filter_);
   std::unique_lock lock(mutex_);
-  while (!stopping_)
-    if (!work(maker, lock) && !stopping_) changed_.wait(lock);
+  while (!stopping_) {
+    if (!urgent() && std::chrono::steady_clock::now() < quiet_at_) {
+      resting_ = true;
+      changed_.wait_until(lock, quiet_at_);
+      resting_ = false;
+    } else if (!work(maker, lock) && !stopping_) {
+      changed_.wait(lock);
+    }
+  }
 }
 
 }  // namespace dsec::spawner

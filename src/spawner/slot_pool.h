@@ -1,5 +1,8 @@
 // The slots of a node: made ahead, used, renewed.
 //
+// The pool works in the pauses: a burst of launches is not slowed down by what
+// replaces the slots that it takes, while enough of them are left.
+//
 // A ready slot has a skeleton, which waits for a launch; a bare one has none yet.
 // A used slot comes back when its sandbox is over. It is used again when nothing
 // of that sandbox is left: no process in its cgroups, no socket in its network
@@ -69,6 +72,10 @@ class SlotPool {
 
  private:
   void run();
+  // With the lock: somebody has just taken a slot or given one back. True: the pool's
+  // thread is to be woken.
+  bool disturbed();
+  bool urgent() const;
   // One step towards `ready`; false when there is nothing to do.
   bool work(SlotMaker& maker, std::unique_lock<std::mutex>& lock);
   Result<Slot> make_bare(NamespaceMaker& maker);
@@ -90,6 +97,8 @@ class SlotPool {
   std::condition_variable changed_;
   bool stopping_ = false;
   bool filling_ = true;  // until `ready` are there
+  bool resting_ = false;  // the thread waits for quiet_at_
+  Instant quiet_at_{};
   std::deque<Slot> ready_;
   std::deque<Slot> bare_;
   std::deque<Slot> returned_;
