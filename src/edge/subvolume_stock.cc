@@ -4,6 +4,7 @@
 #include <linux/btrfs.h>
 #include <stdio.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -19,13 +20,26 @@ namespace dsec::edge {
 namespace {
 
 constexpr std::string_view kSpare = "p-";
-constexpr std::string_view kTrash = "d-";
 constexpr std::size_t kReady = 32;  // filled up again when half of them are gone
+// Dropped together, so that the thread does not wake up between the calls of one client.
+constexpr std::size_t kTogether = 16;
+constexpr auto kLongestDelay = std::chrono::milliseconds(100);
 
 Result<void> drop(int root, const std::string& name) {
   btrfs_ioctl_vol_args_v2 arguments{};
   std::memcpy(arguments.name, name.c_str(), name.size() + 1);
   if (::ioctl(root, BTRFS_IOC_SNAP_DESTROY_V2, &arguments) != 0 && errno != ENOENT) return errno_error("drop subvolume " + name, errno);
+  return {};
+}
+
+// A launch gives them to the sandbox's ids.
+Result<void> make_directories(int subvolume) {
+  for (const char* name : {"upper", "work"}) {
+    struct stat made {};
+    if (::mkdirat(subvolume, name, 0755) != 0 || ::fstatat(subvolume, name, &made, AT_SYMLINK_NOFOLLOW) != 0)
+      return errno_error(std::string("make ") + name, errno);
+    if ((made.st_mode & 0777) != 0755 && ::fchmodat(subvolume, name, 0755, 0) != 0) return errno_error(std::string("set the mode of ") + name, errno);
+  }
   return {};
 }
 
@@ -35,7 +49,7 @@ Result<std::unique_ptr<SubvolumeStock>> SubvolumeStock::open(int root) {
   std::unique_ptr<SubvolumeStock> stock(new SubvolumeStock(root));
   DSEC_ASSIGN(std::vector<std::string> names, sys::list_directory("/proc/self/fd/" + std::to_string(root)));
   for (std::string& name : names) {
-    if (!name.starts_with(kSpare) && !name.starts_with(kTrash)) continue;
+    if (!name.starts_with(kSpare)) continue;
     std::uint64_t number = 0;
     std::from_chars(name.data() + kSpare.size(), name.data() + name.size(), number);
     stock->next_number_ = std::max(stock->next_number_, number + 1);
@@ -69,7 +83,7 @@ Result<Subvolume> SubvolumeStock::make() {
     lookup.objectid = 256;  // BTRFS_FIRST_FREE_OBJECTID: the top of a subvolume
     if (::ioctl(made.directory.get(), BTRFS_IOC_INO_LOOKUP, &lookup) != 0) return errno_error("look up the subvolume", errno);
     made.tree = lookup.treeid;
-    return {};
+    return make_directories(made.directory.get());
   }();
   if (known.ok()) return made;
   (void)drop(root_, made.name);  // the first error is the one to tell
@@ -89,37 +103,43 @@ Result<Subvolume> SubvolumeStock::take() {
   return make();
 }
 
-Result<void> SubvolumeStock::throw_away(const std::string& name) {
-  std::string trash(kTrash);
+void SubvolumeStock::throw_away(std::string name) {
+  std::size_t waiting = 0;
   {
     const std::lock_guard lock(mutex_);
-    trash += std::to_string(next_number_++);
+    trash_.push_back(std::move(name));
+    waiting = trash_.size();
   }
-  if (::renameat2(root_, name.c_str(), root_, trash.c_str(), RENAME_NOREPLACE) != 0) {
-    if (errno == ENOENT) return {};
-    return errno_error("throw a subvolume away", errno);
-  }
-  {
-    const std::lock_guard lock(mutex_);
-    trash_.push_back(std::move(trash));
-  }
+  if (waiting == 1 || waiting == kTogether) changed_.notify_one();
+}
+
+bool SubvolumeStock::wait_for_drop(const std::string& name) {
+  std::unique_lock lock(mutex_);
+  const auto queued = [&] { return std::find(trash_.begin(), trash_.end(), name) != trash_.end(); };
+  if (!queued()) return false;
+  hurried_ = true;
   changed_.notify_one();
-  return {};
+  dropped_.wait(lock, [&] { return !queued(); });
+  return true;
 }
 
 void SubvolumeStock::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [this] { return stopping_ || filling_ || !trash_.empty(); });
-    if (!trash_.empty()) {
-      const std::string name = std::move(trash_.front());
-      trash_.pop_front();
+    const auto due = [this] { return stopping_ || filling_ || hurried_ || trash_.size() >= kTogether; };
+    if (!trash_.empty() && !due()) changed_.wait_for(lock, kLongestDelay, due);
+    while (!trash_.empty()) {
+      const std::string name = trash_.front();
       lock.unlock();
       if (Result<void> dropped = drop(root_, name); !dropped.ok()) log_warning("the next start drops it", {{"why", dropped.error().message()}});
       lock.lock();
-      continue;
+      trash_.pop_front();
+      dropped_.notify_all();
     }
+    hurried_ = false;
     if (stopping_) return;
+    if (!filling_) continue;
     lock.unlock();
     Result<Subvolume> made = make();
     lock.lock();

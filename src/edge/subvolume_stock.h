@@ -1,8 +1,8 @@
 // SubvolumeStock: empty subvolumes of the disk pool, made ahead and dropped behind.
 //
 // Making one takes 150 us and dropping one 200: a thread of its own does both, so
-// that no launch and no end waits for it. Names tell what a subvolume is: kSpare
-// and kTrash belong to nobody, and a start drops those of an earlier life.
+// that no launch and no end waits for it. A name tells what a subvolume is: kSpare
+// belongs to nobody, and a start drops those of an earlier life.
 #pragma once
 
 #include <condition_variable>
@@ -33,10 +33,13 @@ class SubvolumeStock {
   SubvolumeStock(const SubvolumeStock&) = delete;
   SubvolumeStock& operator=(const SubvolumeStock&) = delete;
 
-  // One that is nobody's, under a name that its taker changes. Any thread.
+  // One that is nobody's, under a name that its taker changes; with the directories upper and
+  // work. Any thread.
   Result<Subvolume> take();
-  // Its name is free at once, its space soon. Nothing of that name is no error. Any thread.
-  Result<void> throw_away(const std::string& name);
+  // Its name and its space are free soon. Nothing of that name is no error. Any thread.
+  void throw_away(std::string name);
+  // Waits for the drop of what was thrown away under this name. False: nothing was. Any thread.
+  bool wait_for_drop(const std::string& name);
 
  private:
   explicit SubvolumeStock(int root) : root_(root) {}
@@ -46,10 +49,12 @@ class SubvolumeStock {
   const int root_;
   std::mutex mutex_;  // guards the rest; not held across an ioctl
   std::condition_variable changed_;
+  std::condition_variable dropped_;
   std::deque<Subvolume> spares_;
-  std::deque<std::string> trash_;
+  std::deque<std::string> trash_;  // the first is being dropped
   std::uint64_t next_number_ = 1;
   bool filling_ = true;
+  bool hurried_ = false;  // somebody waits for a drop
   bool stopping_ = false;
   std::thread thread_;
 };

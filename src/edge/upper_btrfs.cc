@@ -1,5 +1,5 @@
-// The btrfs pool. A sandbox's subvolume comes from the stock and goes back to it by
-// a rename; the calls are made on the top directory.
+// The btrfs pool. A sandbox's subvolume comes from the stock by a rename and is
+// dropped by it; the calls are made on the top directory.
 #include <fcntl.h>
 #include <linux/btrfs.h>
 #include <linux/loop.h>
@@ -177,10 +177,11 @@ Result<UpperLayer> BtrfsUpperPool::create(const std::string& id, std::uint64_t l
   DSEC_ASSIGN(Subvolume made, stock_->take());
   // The limit before the name: nothing that a sandbox can be found by is without one.
   Result<void> step = limit_subvolume(root_.get(), made.tree, limit_bytes);
-  if (step.ok() && ::renameat2(root_.get(), made.name.c_str(), root_.get(), name.c_str(), RENAME_NOREPLACE) != 0)
+  const auto named = [&] { return ::renameat2(root_.get(), made.name.c_str(), root_.get(), name.c_str(), RENAME_NOREPLACE) == 0; };
+  if (step.ok() && !named() && (errno != EEXIST || !stock_->wait_for_drop(name) || !named()))
     step = errno == EEXIST ? Error(ErrorCode::kConflict, "there is a writable layer of this name", EEXIST) : errno_error("name the subvolume", errno);
   if (!step.ok()) {
-    (void)stock_->throw_away(made.name);  // the first error is the one to tell
+    stock_->throw_away(made.name);
     return std::move(step).error();
   }
   return UpperLayer{std::move(made.directory), limit_bytes};
@@ -188,7 +189,8 @@ Result<UpperLayer> BtrfsUpperPool::create(const std::string& id, std::uint64_t l
 
 Result<void> BtrfsUpperPool::remove(const std::string& id) {
   DSEC_ASSIGN(const std::string name, name_of(id));
-  return stock_->throw_away(name);
+  stock_->throw_away(name);
+  return {};
 }
 
 Result<std::size_t> BtrfsUpperPool::sweep(const std::vector<std::string>& live) {

@@ -33,7 +33,7 @@ class UpperPool {
   // What `id` writes stays within limit_bytes: ENOSPC or EDQUOT inside, never a
   // full host. An id that exists is kConflict.
   virtual Result<UpperLayer> create(const std::string& id, std::uint64_t limit_bytes) = 0;
-  // Idempotent. The space is free at once or soon after.
+  // Idempotent. Space and name are free at once or soon after; create() waits for the name.
   virtual Result<void> remove(const std::string& id) = 0;
   // Removes what belongs to none of `live`; returns how many.
   virtual Result<std::size_t> sweep(const std::vector<std::string>& live) = 0;
