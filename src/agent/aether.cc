@@ -81,6 +81,7 @@ int Aether::run() {
   }
   ::fcntl(listener_.get(), F_SETFL, ::fcntl(listener_.get(), F_GETFL) | O_NONBLOCK);
   if (!loop_.watch(listener_.get(), EPOLLIN, [this](std::uint32_t) { on_connect(); })) return 1;
+  on_connect();  // the edge may have been there first
   loop_.run();
   return 0;
 }
@@ -127,6 +128,7 @@ void Aether::on_connect() {
                                                 .closed = [this, id] { loop_.later([this, id] { drop_guest(id); }); }});
   if (!started) return drop_guest(id);
   guest.patience = loop_.after(kGuestPatience, [this, id] { drop_guest(id); });
+  guest.connection->read_now();  // most have said Hello by now
 }
 
 void Aether::drop_guest(std::uint64_t id) {

@@ -27,6 +27,8 @@ constexpr std::size_t kSessionQueueLimit = 256;
 constexpr std::size_t kLingeringLimit = 256;
 constexpr std::size_t kFailedLimit = 256;
 constexpr char kPayloadOomScore[] = "500";
+// What a short command prints comes sooner: the edge then wakes once for both.
+constexpr std::chrono::milliseconds kBirthHold{2};
 
 struct Pipe {
   sys::Fd read_end;
@@ -66,7 +68,7 @@ void Commands::root_is_there() {
 
 void Commands::start(protocol::ExecStart request, sys::Fd cgroup) {
   const std::string op_id = request.op_id;
-  if (const Entry* known = find(op_id); known != nullptr && !known->operation->released()) return tell_state(*known->operation);
+  if (Entry* known = find(op_id); known != nullptr && !known->operation->released()) return tell_state(*known);
 
   const auto refuse = [&](const char* stage, int error_number, std::string message) {
     peer_.send(MessageType::kExecFailed,
@@ -110,14 +112,15 @@ void Commands::start(protocol::ExecStart request, sys::Fd cgroup) {
   begin(entry);
 }
 
-void Commands::tell_state(Operation& operation) {
+void Commands::tell_state(Entry& entry) {
+  Operation& operation = *entry.operation;
   switch (operation.state()) {
     case State::kWaiting:
     case State::kStarting:
       return;  // its answer is still to come
     case State::kRunning:
-      peer_.send(MessageType::kExecStarted, protocol::encode(protocol::ExecStarted{.op_id = operation.id(), .pid = operation.pid()}));
-      return;
+      hold_birth(entry);
+      return tell_birth(entry);
     case State::kExited:
       if (operation.exit_told()) peer_.send(MessageType::kExited, protocol::encode(operation.exit()));
       return;
@@ -125,6 +128,22 @@ void Commands::tell_state(Operation& operation) {
       peer_.send(MessageType::kExecFailed, protocol::encode(operation.failure()));
       return;
   }
+}
+
+void Commands::hold_birth(Entry& entry) {
+  if (entry.birth_timer != 0) return;
+  entry.birth_timer = loop_.after(kBirthHold, [this, op_id = entry.operation->id()] {
+    if (Entry* held = find(op_id); held != nullptr) tell_birth(*held);
+  });
+}
+
+void Commands::tell_birth(Entry& entry) {
+  if (entry.birth_timer == 0) return;
+  loop_.cancel(std::exchange(entry.birth_timer, 0));
+  const auto age = std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - entry.born_at);
+  peer_.send(MessageType::kExecStarted, protocol::encode(protocol::ExecStarted{.op_id = entry.operation->id(),
+                                                                               .pid = entry.operation->pid(),
+                                                                               .age_usec = static_cast<std::uint64_t>(age.count())}));
 }
 
 void Commands::begin(Entry& entry) {
@@ -268,8 +287,9 @@ void Commands::on_born(const std::string& op_id, PayloadPlan& plan, bool ran) {
     return fail(*entry, "start", EIO, step.error().message());
   }
   entry->operation->set_running(plan.pid(), plan.take_pidfd());
+  entry->born_at = std::chrono::steady_clock::now();
   raise_oom_score(plan.pid());
-  tell_state(*entry->operation);
+  hold_birth(*entry);
   if (early.pid == plan.pid()) return finish_exit(*entry, early.wait_status, early.usage);
   running_[plan.pid()] = op_id;
   entry->operation->send_early_signals();
@@ -298,6 +318,7 @@ void Commands::on_child_exit(pid_t pid, int wait_status, const rusage& usage) {
 void Commands::finish_exit(Entry& entry, int wait_status, const rusage& usage) {
   // One that cannot tell an end is of no use.
   if (!fail_point("agent.exec.exited").ok()) ::_exit(1);
+  tell_birth(entry);
   if (entry.session_dump.valid()) {
     entry.session->state.absorb(entry.operation->request(), entry.start_cwd, entry.session_dump.get());
     entry.session_dump.reset();
@@ -328,6 +349,7 @@ void Commands::on_data(const std::string& op_id) {
     loop_.later([this, op_id] { forget_if_finished(op_id); });
     return;
   }
+  tell_birth(*entry);
   if (!entry->in_turn) {
     entry->in_turn = true;
     turns_.push_back(op_id);
@@ -436,7 +458,7 @@ void Commands::repeat_all() {
   for (auto& [id, entry] : entries_) {
     Operation& operation = *entry.operation;
     if (operation.released()) continue;
-    if (operation.state() == State::kFailed) tell_state(operation);
+    if (operation.state() == State::kFailed) tell_state(entry);
     if (operation.has_input() && operation.state() == State::kRunning) {
       peer_.send(MessageType::kStdinAck, protocol::encode(protocol::StdinAck{.op_id = id, .offset = operation.input_taken(), .closed = operation.input_closed()}));
     }

@@ -82,10 +82,14 @@ class Commands {
     sys::Fd session_dump;
     std::string start_cwd;
     bool in_turn = false;
+    Instant born_at{};
+    EventLoop::TimerId birth_timer = 0;  // while the birth is not told
   };
 
   Entry* find(const std::string& op_id);
-  void tell_state(Operation& operation);
+  void tell_state(Entry& entry);
+  void hold_birth(Entry& entry);
+  void tell_birth(Entry& entry);
   void begin(Entry& entry);
   Result<void> prepare(Entry& entry);
   void fail(Entry& entry, std::string stage, int error_number, std::string message);

@@ -30,6 +30,8 @@ bool Connection::start(Events events) {
   return loop_.watch(socket_.get(), EPOLLIN, [this](std::uint32_t what) { on_event(what); });
 }
 
+void Connection::read_now() { on_event(EPOLLIN); }
+
 void Connection::send(protocol::MessageType type, std::string_view body) {
   if (closed()) return;
   control_.push_back(protocol::encode_frame(type, body));
@@ -89,7 +91,7 @@ void Connection::on_event(std::uint32_t events) {
 }
 
 void Connection::update_interest() {
-  if (closed()) return;
+  if (closed() || flush_planned_) return;  // a flush looks again
   std::uint32_t interest = control_bytes_ < kControlLimit ? EPOLLIN : 0u;
   if (!sending_.empty() || !control_.empty() || data_wanted_) interest |= EPOLLOUT;
   loop_.change(socket_.get(), interest);

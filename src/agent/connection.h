@@ -35,6 +35,8 @@ class Connection {
   bool start(Events events);
   // From the next frame on.
   void set_events(Events events) { events_ = std::move(events); }
+  // What has come already is read without a turn of the loop.
+  void read_now();
   void send(protocol::MessageType type, std::string_view body);
   // Data may be had from the source again.
   void data_ready();

@@ -21,13 +21,14 @@ bool EventLoop::watch(int fd, std::uint32_t events, Handler handler) {
   const std::uint32_t generation = ++generation_;
   epoll_event event{.events = events, .data = {.u64 = tag(fd, generation)}};
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return false;
-  watched_[fd] = {generation, std::make_shared<Handler>(std::move(handler))};
+  watched_[fd] = {generation, events, std::make_shared<Handler>(std::move(handler))};
   return true;
 }
 
 void EventLoop::change(int fd, std::uint32_t events) {
   const auto found = watched_.find(fd);
-  if (found == watched_.end()) return;
+  if (found == watched_.end() || found->second.events == events) return;
+  found->second.events = events;
   epoll_event event{.events = events, .data = {.u64 = tag(fd, found->second.generation)}};
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event);
 }

@@ -42,6 +42,7 @@ class EventLoop {
  private:
   struct Watched {
     std::uint32_t generation = 0;
+    std::uint32_t events = 0;
     std::shared_ptr<Handler> handler;
   };
   int wait_ms() const;

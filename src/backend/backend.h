@@ -48,6 +48,9 @@ struct LaunchSpec {
   // Written to /etc before anything runs, in place of what the image has there:
   // "hostname", "hosts", "resolv.conf". At most 16 names, without "/".
   std::map<std::string, std::string> etc_files;
+  // Written to a stream to aether before anything runs; that stream is the first
+  // that dial_agent() returns. At most 4 KiB; "" = none.
+  std::string greeting;
 };
 
 struct Capabilities {
@@ -117,6 +120,9 @@ class Instance {
   // Bound sockets on the sandbox's own loopback, TCP ones listening.
   virtual Result<std::vector<sys::Fd>> listen_loopback(const std::vector<LoopbackListener>& listeners) = 0;
   virtual Result<std::unique_ptr<Operation>> open_operation(const std::string& op_id) = 0;
+  // One that was made with the sandbox, whatever command it is for: find_operation()
+  // needs its record. Once, after launch(); nullptr where there is none.
+  virtual std::unique_ptr<Operation> first_operation() = 0;
   // Finds the operation of an adopted sandbox again, by its record().
   virtual Result<std::unique_ptr<Operation>> find_operation(const std::string& record) = 0;
   virtual Result<void> freeze(Deadline deadline) = 0;

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "sys/file.h"
 
@@ -13,6 +14,8 @@ namespace {
 
 namespace asio = boost::asio;
 using protocol::MessageType;
+
+constexpr std::size_t kMostHeld = 4 << 10;
 
 // One sendmsg; the number of bytes taken, or -errno.
 ssize_t send_some(int socket, std::string_view bytes, int fd) {
@@ -111,8 +114,19 @@ void AgentChannel::send(MessageType type, std::string_view body, int fd, Lane la
   if (open()) send_frame(protocol::encode_frame(type, body), fd, lane);
 }
 
+void AgentChannel::send_lazily(MessageType type, std::string_view body) {
+  if (!open()) return;
+  held_ += protocol::encode_frame(type, body);
+  if (held_.size() >= kMostHeld) send_held();
+}
+
+void AgentChannel::send_held() {
+  if (!held_.empty()) send_frame({});
+}
+
 void AgentChannel::send_frame(std::string bytes, int fd, Lane lane) {
   if (!open()) return;
+  if (!held_.empty()) bytes.insert(0, std::exchange(held_, {}));
   Outgoing frame{.bytes = std::move(bytes)};
   const bool idle = !has_current_ && control_.empty() && data_.empty();
   if (idle && !waiting_writable_) {
@@ -176,13 +190,15 @@ void AgentChannel::lost(const std::string& why) {
   if (events != nullptr) events->on_channel_lost(why);
 }
 
-void AgentChannel::close() {
-  if (events_ == nullptr) return;
+void AgentChannel::close() { release().reset(); }
+
+sys::Fd AgentChannel::release() {
+  if (events_ == nullptr) return {};
   events_ = nullptr;
-  boost::system::error_code ignored;
-  socket_.close(ignored);
   control_.clear();
   data_.clear();
+  held_.clear();
+  return sys::Fd(socket_.release());
 }
 
 }  // namespace dsec::edge

@@ -48,11 +48,15 @@ class AgentChannel : public std::enable_shared_from_this<AgentChannel> {
   void start();
   // `fd` is borrowed for the call; it travels with the frame's first byte.
   void send(protocol::MessageType type, std::string_view body, int fd = -1, Lane lane = Lane::kControl);
+  // In front of the next frame, or with send_held(); what is held is bounded.
+  void send_lazily(protocol::MessageType type, std::string_view body);
+  void send_held();
   void send_frame(std::string frame, int fd = -1, Lane lane = Lane::kControl);
   bool open() const { return events_ != nullptr; }
   std::size_t queued_bytes() const { return queued_; }
-  // No event comes after it.
+  // No event comes after either. release() gives the open socket away.
   void close();
+  sys::Fd release();
 
  private:
   struct Outgoing {
@@ -73,6 +77,7 @@ class AgentChannel : public std::enable_shared_from_this<AgentChannel> {
   std::deque<Outgoing> control_;
   std::deque<Outgoing> data_;
   Outgoing current_;       // partly sent
+  std::string held_;       // whole frames
   bool has_current_ = false;
   bool waiting_writable_ = false;
   std::size_t queued_ = 0;

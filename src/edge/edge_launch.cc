@@ -1,7 +1,5 @@
 // What a launch and an end need from the node: layers, writable layer, network.
 
-#include <sys/socket.h>
-
 #include <algorithm>
 
 #include "base/fail_point.h"
@@ -67,6 +65,7 @@ Result<Launched> Edge::launch_blocking(const AcceptedRecord& accepted, Deadline 
   spec.priority = accepted.spec.priority;
   spec.no_new_privs = accepted.spec.no_new_privs;
   spec.etc_files = etc_files(accepted.spec, spec.hostname);
+  spec.greeting = hello_frame(accepted, context_.epoch);
 
   Launched out;
   Result<std::unique_ptr<backend::Instance>> launched = backend.launch(spec, rootfs, deadline);
@@ -77,10 +76,7 @@ Result<Launched> Edge::launch_blocking(const AcceptedRecord& accepted, Deadline 
     Result<sys::Fd> agent = out.instance->dial_agent(deadline);
     if (agent.ok()) {
       out.agent = std::move(agent).value();
-      // The agent answers while the event loop is told of the launch. An empty
-      // socket takes all of a small frame, or nothing.
-      const std::string hello = hello_frame(accepted, context_.epoch);
-      out.greeted = ::send(out.agent.get(), hello.data(), hello.size(), MSG_NOSIGNAL | MSG_DONTWAIT) == static_cast<ssize_t>(hello.size());
+      out.first_operation = out.instance->first_operation();
       return out;
     }
     step = platform_fault(std::move(agent).within("reach the agent").error());

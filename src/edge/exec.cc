@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/log.h"
@@ -138,8 +139,10 @@ void Exec::reattach(const protocol::OperationStatus& status) {
 void Exec::on_started(const protocol::ExecStarted& message) {
   if (finished() || pid_ != 0) return;
   pid_ = message.pid;
-  started_at_ = sandbox_.context().clock.now();
-  result_.started_at_ms = sandbox_.context().now_ms();
+  const auto since_accepted = duration_cast<microseconds>(sandbox_.context().clock.now() - accepted_at_);
+  const auto age = std::clamp(microseconds(message.age_usec), microseconds(0), std::max(since_accepted, microseconds(0)));
+  started_at_ = sandbox_.context().clock.now() - age;
+  result_.started_at_ms = sandbox_.context().now_ms() - duration_cast<std::chrono::milliseconds>(age).count();
   if (request_.timeout_ms > 0 || request_.deadline_ms > 0) arm();
   changed_.notify();
 }
@@ -302,7 +305,7 @@ void Exec::release_if_done() {
   if (!finished() || released_ || !sent_ || !ended()) return;
   if (!sandbox_.channel_open()) return;
   released_ = true;
-  sandbox_.send(MessageType::kRelease, protocol::encode(protocol::Release{.op_id = id_}));
+  sandbox_.send_lazily(MessageType::kRelease, protocol::encode(protocol::Release{.op_id = id_}));
 }
 
 bool Exec::let_go() {

@@ -68,6 +68,7 @@ Result<void> LiveSandbox::patch(const model::SandboxSpec& spec) {
 void LiveSandbox::tick() {
   if (!running()) return;
   const Instant now = context_.clock.now();
+  if (channel_ != nullptr) channel_->send_held();
   std::erase_if(lingering_, [](const std::shared_ptr<Exec>& exec) { return exec->let_go(); });
 
   if (sandbox_.expires_at_ms != 0 && context_.now_ms() >= sandbox_.expires_at_ms)
@@ -89,6 +90,10 @@ void LiveSandbox::tick() {
 
 void LiveSandbox::send(MessageType type, std::string_view body, int fd, AgentChannel::Lane lane) {
   if (channel_ != nullptr && channel_->open()) channel_->send(type, body, fd, lane);
+}
+
+void LiveSandbox::send_lazily(MessageType type, std::string_view body) {
+  if (channel_ != nullptr && channel_->open()) channel_->send_lazily(type, body);
 }
 
 void LiveSandbox::on_pong(const protocol::Ping& pong) { pong_nonce_ = pong.nonce; }

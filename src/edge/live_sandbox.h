@@ -42,8 +42,8 @@ struct SandboxEvent {
 struct Launched {
   std::shared_ptr<backend::Instance> instance;
   LaunchedRecord record;
-  sys::Fd agent;  // connected
-  bool greeted = false;  // Hello was sent on it
+  sys::Fd agent;  // connected, Hello sent
+  std::shared_ptr<backend::Operation> first_operation;  // or nullptr
 };
 
 // The frame that opens a connection to the sandbox's agent.
@@ -154,6 +154,8 @@ class LiveSandbox final : public std::enable_shared_from_this<LiveSandbox>, publ
 
   bool channel_open() const { return channel_ != nullptr && channel_->open() && greeted_; }
   void send(protocol::MessageType type, std::string_view body, int fd = -1, AgentChannel::Lane lane = AgentChannel::Lane::kControl);
+  // Goes with the next frame, or within about a second: for what nobody waits for.
+  void send_lazily(protocol::MessageType type, std::string_view body);
   OutputSpool& spool() { return spool_; }
   bool note_spool_error() { return !std::exchange(spool_error_noted_, true); }
   bool may_keep_inline(std::size_t bytes);
@@ -190,10 +192,11 @@ class LiveSandbox final : public std::enable_shared_from_this<LiveSandbox>, publ
   asio::awaitable<void> end_after_loss(std::string why);
   asio::awaitable<void> open_processes(std::shared_ptr<Exec> exec);
   void watch_pidfd();
-  void attach(sys::Fd socket, bool greeted);
+  enum class Greeting { kOwed, kSent };
+  void attach(sys::Fd socket, Greeting hello);
   // In the turn of the caller.
   asio::awaitable<void> end_now(model::EndCause cause, std::string detail);
-  asio::awaitable<void> bring_up(sys::Fd agent, bool greeted, Instant by);
+  asio::awaitable<void> bring_up(sys::Fd agent, Greeting hello, Instant by);
   void set_state(model::SandboxState state);
   void resume_execs();
   void become_running();

@@ -2,6 +2,7 @@
 
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/json.hpp>
 #include <fmt/format.h>
 
@@ -220,7 +221,10 @@ void LiveSandbox::resume_execs() {
 void LiveSandbox::on_exec_finished(Exec& exec) {
   --running_execs_;
   touch();
-  if (!exec.let_go()) lingering_.push_back(exec.shared_from_this());
+  // Behind whoever waits for the result.
+  asio::post(context_.io, [self = shared_from_this(), done = exec.shared_from_this()] {
+    if (!done->let_go()) self->lingering_.push_back(done);
+  });
   if (exec.start_command && sandbox_.state == model::SandboxState::kRunning && !end_wanted_)
     begin_end(model::EndCause::kExit, "the start command has ended");
   if (exec.start_command) changed_.notify();

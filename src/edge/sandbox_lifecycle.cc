@@ -49,6 +49,7 @@ asio::awaitable<void> LiveSandbox::launch() {
   });
   if (!launched.ok()) co_return co_await end_now(cause_of_failed_start(launched.error()), launched.error().message());
   instance_ = std::move(launched->instance);
+  spare_ = std::move(launched->first_operation);
   backend_record_ = launched->record.backend_record;
   upper_record_ = launched->record.upper_record;
   launched->record.id = id();
@@ -58,13 +59,13 @@ asio::awaitable<void> LiveSandbox::launch() {
   }
   if (!step.ok()) co_return co_await end_now(EndCause::kStartFailed, step.error().message());
   watch_pidfd();
-  co_await bring_up(std::move(launched->agent), launched->greeted, by);
+  co_await bring_up(std::move(launched->agent), Greeting::kSent, by);
 }
 
 // From a connected agent to a running sandbox, or to its end.
-asio::awaitable<void> LiveSandbox::bring_up(sys::Fd agent, bool greeted, Instant by) {
+asio::awaitable<void> LiveSandbox::bring_up(sys::Fd agent, Greeting hello, Instant by) {
   const Self self = shared_from_this();
-  attach(std::move(agent), greeted);
+  attach(std::move(agent), hello);
   while (!greeted_ && !end_wanted_ && !gone_ && context_.clock.now() < by) {
     if (channel_ == nullptr || !channel_->open()) {
       // Before its first answer nothing of the payload ran: the platform's failure.
@@ -116,12 +117,12 @@ std::string hello_frame(const AcceptedRecord& accepted, std::uint64_t epoch) {
       MessageType::kHello, protocol::encode(protocol::Hello{.secret = accepted.secret, .epoch = epoch, .no_new_privs = accepted.spec.no_new_privs}));
 }
 
-void LiveSandbox::attach(sys::Fd socket, bool greeted) {
+void LiveSandbox::attach(sys::Fd socket, Greeting hello) {
   if (channel_ != nullptr) channel_->close();
   greeted_ = false;
   hello_operations_.clear();
   channel_ = std::make_shared<AgentChannel>(context_.io, std::move(socket), *this, context_.scratch);
-  if (!greeted) channel_->send_frame(hello_frame(accepted_, context_.epoch));
+  if (hello == Greeting::kOwed) channel_->send_frame(hello_frame(accepted_, context_.epoch));
   channel_->start();
 }
 
@@ -141,7 +142,7 @@ asio::awaitable<Result<void>> LiveSandbox::connect(Instant by) {
   const std::shared_ptr<backend::Instance> instance = instance_;
   Result<sys::Fd> socket = co_await net::on_pool(context_.calls, [instance, by] { return instance->dial_agent(Deadline::at(by)); });
   if (!socket.ok()) co_return std::move(socket).error();
-  attach(std::move(socket).value(), false);
+  attach(std::move(socket).value(), Greeting::kOwed);
   while (!greeted_ && !gone_ && channel_->open() && context_.clock.now() < by) co_await changed_.wait(by);
   if (greeted_) co_return Result<void>();
   channel_->close();
@@ -280,7 +281,8 @@ asio::awaitable<void> LiveSandbox::end_now(EndCause cause, std::string detail) {
   if (sandbox_.state != SandboxState::kEnding) set_state(SandboxState::kEnding);
   fail_open_work(cause, detail);
   owner_.disconnect_network(*this);
-  if (channel_ != nullptr) channel_->close();
+  // Closed when the agent is gone: told before, it would only wake up to be killed.
+  sys::Fd agent = channel_ != nullptr ? channel_->release() : sys::Fd();
   greeted_ = false;
   // Not close(): it leaves it to the kernel to take the descriptor out of the loop's
   // epoll set, which keeps it as long as the instance has a duplicate. The end of this
@@ -288,20 +290,21 @@ asio::awaitable<void> LiveSandbox::end_now(EndCause cause, std::string detail) {
   // was another sandbox, ended as destroyed.
   sys::Fd(pidfd_.is_open() ? pidfd_.release() : -1).reset();
 
-  std::vector<std::shared_ptr<backend::Operation>> operations;
-  if (spare_) operations.push_back(std::move(spare_));
+  const auto operations = std::make_shared<std::vector<std::shared_ptr<backend::Operation>>>();
+  if (spare_) operations->push_back(std::move(spare_));
   for (const auto& [op_id, exec] : execs_)
     if (exec->processes()) {
-      operations.push_back(exec->processes());
+      operations->push_back(exec->processes());
       exec->give_processes(nullptr);
     }
   lingering_.clear();
   Duration pause = std::chrono::milliseconds(20);
   for (int attempt = 1;; ++attempt) {
     const Result<void> destroyed = co_await net::on_pool(
-        context_.launches, [self, instance = instance_]() -> Result<void> {
+        context_.launches, [self, instance = instance_, operations]() -> Result<void> {
           DSEC_TRY(fail_point("edge.destroy"));
           if (instance) DSEC_TRY(instance->destroy(Deadline::in(self->context_.limits.destroy_deadline)));
+          operations->clear();
           if (!self->upper_record_.empty()) DSEC_TRY(self->owner_.remove_upper(self->accepted_.id, self->upper_record_));
           return fail_point("edge.destroyed");
         });
@@ -313,11 +316,11 @@ asio::awaitable<void> LiveSandbox::end_now(EndCause cause, std::string detail) {
     co_await changed_.wait(context_.clock.now() + pause);
     pause *= 4;
   }
-  if (!operations.empty()) {
-    auto held = std::make_shared<std::vector<std::shared_ptr<backend::Operation>>>(std::move(operations));
-    const Result<void> queued = context_.calls.submit([held] { held->clear(); });
-    if (!queued.ok()) held->clear();
+  if (!operations->empty()) {
+    const Result<void> queued = context_.calls.submit([operations] { operations->clear(); });
+    if (!queued.ok()) operations->clear();
   }
+  agent.reset();
   instance_.reset();
 
   sandbox_.ended_at_ms = context_.now_ms();
@@ -389,7 +392,7 @@ asio::awaitable<void> LiveSandbox::readopt(std::shared_ptr<backend::Instance> in
   if (sandbox_.state != SandboxState::kRunning) {
     Result<sys::Fd> socket = co_await net::on_pool(context_.calls, [held = instance_, by] { return held->dial_agent(Deadline::at(by)); });
     if (!socket.ok()) co_return co_await end_now(EndCause::kStartFailed, socket.error().message());
-    co_return co_await bring_up(std::move(socket).value(), false, by);
+    co_return co_await bring_up(std::move(socket).value(), Greeting::kOwed, by);
   }
   // The operations' cgroups first: what the agent then says can be acted upon.
   for (const auto& [op_id, exec] : execs_) {

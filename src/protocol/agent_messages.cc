@@ -28,7 +28,7 @@ void walk(auto& f, Is<ExecStart> auto& m) {
   f(1, m.op_id), f(2, m.argv), f(3, m.shell), f(4, m.session), f(5, m.env), f(6, m.clear_env), f(7, m.cwd);
   f(8, m.user), f(9, m.open_stdin), f(10, m.terminal), f(11, m.with_cgroup);
 }
-void walk(auto& f, Is<ExecStarted> auto& m) { f(1, m.op_id), f(2, m.pid); }
+void walk(auto& f, Is<ExecStarted> auto& m) { f(1, m.op_id), f(2, m.pid), f(3, m.age_usec); }
 void walk(auto& f, Is<ExecFailed> auto& m) { f(1, m.op_id), f(2, m.stage), f(3, m.error_number), f(4, m.message); }
 void walk(auto& f, Is<Output> auto& m) { f(1, m.op_id), f(2, m.stream), f(3, m.offset), f(4, m.bytes), f(5, m.end); }
 void walk(auto& f, Is<OutputAck> auto& m) { f(1, m.op_id), f(2, m.stream), f(3, m.offset); }

@@ -126,6 +126,7 @@ struct ExecStart {
 struct ExecStarted {
   std::string op_id;
   std::int32_t pid = 0;
+  std::uint64_t age_usec = 0;  // since its program was executed: told with the first output where that comes soon
 };
 // Nothing ran.
 struct ExecFailed {

@@ -61,6 +61,7 @@ TEST(AgentMessagesTest, KeepsEveryFieldOfExecStart) {
 TEST(AgentMessagesTest, KeepsEveryFieldOfTheOtherMessages) {
   EXPECT_EQ(round_trip(Ping{.nonce = 9}).nonce, 9u);
   EXPECT_EQ(round_trip(ExecStarted{.op_id = "o", .pid = 3}).pid, 3);
+  EXPECT_EQ(round_trip(ExecStarted{.op_id = "o", .pid = 3, .age_usec = 7}).age_usec, 7u);
   const auto failed = round_trip(ExecFailed{.op_id = "o", .stage = "cwd", .error_number = 2, .message = "m"});
   EXPECT_EQ(failed.stage + failed.message, "cwdm");
   EXPECT_EQ(failed.error_number, 2);

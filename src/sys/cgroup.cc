@@ -239,6 +239,8 @@ Result<void> CgroupTree::make_slot(const std::string& slot, unsigned owner) cons
   DSEC_TRY(make_dir(slots_.get(), slot + "/agent"));
   DSEC_TRY(make_dir(slots_.get(), slot + "/payload"));
   for (const std::string& cgroup : {slot, slot + "/payload"}) DSEC_TRY(own_procs(slots_.get(), cgroup, owner));
+  DSEC_ASSIGN(const Fd payload, open_payload(slot));
+  DSEC_TRY(make_operation(payload.get(), kFirstOperation));
   for (Controller controller : kControllers)
     if (v1(controller) >= 0) DSEC_TRY(make_dir(v1(controller), slot));
   return {};
@@ -256,13 +258,34 @@ Result<void> CgroupTree::remove_slot(const std::string& slot) const {
   return remove_dir(slots_.get(), slot);
 }
 
+namespace {
+
+// Removes every operation's cgroup but the first, and that too where it was ever
+// killed; afterwards the first is there.
+Result<void> renew_operations(int payload) {
+  bool kept = false;
+  {
+    const Fd first(::openat(payload, CgroupTree::kFirstOperation, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    kept = first && ::fgetxattr(first.get(), kKilledMark, nullptr, 0) < 0 && errno == ENODATA;
+  }
+  struct stat of_payload {};
+  // The links of a cgroup's directory: its own two, and one for each below.
+  if (kept && ::fstat(payload, &of_payload) == 0 && of_payload.st_nlink == 3) return {};
+  for (const std::string& name : children(payload))
+    if (!kept || name != CgroupTree::kFirstOperation) DSEC_TRY(remove_dir(payload, name));
+  if (!kept) DSEC_TRY(CgroupTree::make_operation(payload, CgroupTree::kFirstOperation));
+  return {};
+}
+
+}  // namespace
+
 Result<void> CgroupTree::renew_slot(const std::string& slot) const {
   // Linux 6.18 compares the kill count of the parent's cgroup with that of the
   // target: a clone3 into a cgroup that was ever killed dies at once.
   DSEC_ASSIGN(const Fd directory, open_dir(slots_.get(), slot));
   if (::fgetxattr(directory.get(), kKilledMark, nullptr, 0) >= 0) return Error(ErrorCode::kConflict, "cgroup " + slot + " was killed");
   DSEC_ASSIGN(Fd payload, open_payload(slot));
-  for (const std::string& name : children(payload.get())) DSEC_TRY(remove_dir(payload.get(), name));
+  DSEC_TRY(renew_operations(payload.get()));
   DSEC_TRY(write_at(payload.get(), "cgroup.freeze", "0"));
   if (v1(Controller::kMemory) >= 0) DSEC_TRY(write_at(v1(Controller::kMemory), slot + "/memory.max_usage_in_bytes", "0"));
   return {};
@@ -287,6 +310,11 @@ Result<Fd> CgroupTree::make_operation(int payload, const std::string& name) {
   if (::fstatat(payload, "cgroup.procs", &of_payload, 0) < 0) return errno_error("look at the payload's cgroup", errno);
   DSEC_TRY(own_procs(payload, name, of_payload.st_uid));
   return open_at(payload, name, O_RDONLY | O_DIRECTORY);
+}
+
+Result<void> CgroupTree::kill_operation(int operation) {
+  if (::fsetxattr(operation, kKilledMark, "1", 1, 0) < 0) return errno_error("mark an operation's cgroup", errno);
+  return write_at(operation, "cgroup.kill", "1");
 }
 
 Result<std::vector<std::string>> CgroupTree::slots() const {

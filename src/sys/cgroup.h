@@ -94,7 +94,8 @@ class CgroupTree {
   Result<void> make_slot(const std::string& slot, unsigned owner) const;
   // kConflict while a process is left in it; ok when it is gone already.
   Result<void> remove_slot(const std::string& slot) const;
-  // Removes what operations left and forgets peaks, so that another sandbox may use the slot.
+  // Removes what operations left and forgets peaks, so that another sandbox may use the
+  // slot. The first operation's cgroup stays, unless it was ever killed.
   // kConflict when kill() was called on it: such a slot has to be removed and made again.
   Result<void> renew_slot(const std::string& slot) const;
   Result<SlotCgroups> open_slot(const std::string& slot) const;
@@ -102,6 +103,10 @@ class CgroupTree {
   // A cgroup below the payload's, for one command; one that exists is opened. Its
   // owner is the payload's.
   static Result<Fd> make_operation(int payload, const std::string& name);
+  // Ends all in an operation's cgroup and marks it: nothing is ever born there again.
+  static Result<void> kill_operation(int operation);
+  // Made with the slot: by this name in its payload's cgroup.
+  static constexpr const char* kFirstOperation = "op-first";
   Result<std::vector<std::string>> slots() const;
 
   Result<void> limit(const std::string& slot, const CgroupLimits& limits) const;

@@ -15,7 +15,7 @@ class CgroupV2DriverTest : public ::testing::Test {
   void SetUp() override {
     ASSERT_NE(::mkdtemp(root_), nullptr);
     for (const char* name : {"", "/node", "/node/slots", "/node/slots/s1"}) file(std::string(name) + "/cgroup.subtree_control", "");
-    for (const char* name : {"/node/slots/s1", "/node/slots/s1/payload"}) file(std::string(name) + "/cgroup.procs", "");
+    for (const char* name : {"/node/slots/s1", "/node/slots/s1/payload", "/node/slots/s1/payload/op-first"}) file(std::string(name) + "/cgroup.procs", "");
     for (const char* name : {"memory.max", "cpu.idle", "cpu.max", "pids.max"}) file(std::string("/node/slots/s1/payload/") + name, "");
     host_.unified = root_;
     for (auto& drive : host_.controllers) drive.version = CgroupHost::Version::kV2;

@@ -34,11 +34,11 @@ Result<Fd> listen_unix(const std::string& path, int type, int backlog) {
   DSEC_ASSIGN(const sockaddr_un address, address_of(path));
   Fd fd(::socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
   if (!fd) return errno_error("make a unix socket", errno);
-  ::unlink(path.c_str());
-  // The mode is set on the socket before it has a name: no moment at which others may connect.
+  // The mode is set on the socket before it has a name, which takes it over: no
+  // moment at which others may connect.
   if (::fchmod(fd.get(), 0600) != 0) return errno_error("set the mode of " + path, errno);
-  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return errno_error("bind " + path, errno);
-  if (::chmod(path.c_str(), 0600) != 0) return errno_error("set the mode of " + path, errno);
+  const auto bound = [&] { return ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0; };
+  if (!bound() && (errno != EADDRINUSE || ::unlink(path.c_str()) != 0 || !bound())) return errno_error("bind " + path, errno);
   if (::listen(fd.get(), backlog) != 0) return errno_error("listen on " + path, errno);
   return fd;
 }

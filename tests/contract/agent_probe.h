@@ -14,19 +14,23 @@
 
 namespace dsec::contract {
 
+inline std::string hello_frame(const std::string& secret, std::uint64_t epoch) {
+  protocol::Hello hello;
+  hello.secret = secret;
+  hello.epoch = epoch;
+  return protocol::encode_frame(protocol::MessageType::kHello, protocol::encode(hello));
+}
+
 class AgentProbe {
  public:
   explicit AgentProbe(sys::Fd stream) : stream_(std::move(stream)) {}
 
   bool hello(const std::string& secret, std::uint64_t epoch) {
-    protocol::Hello hello;
-    hello.secret = secret;
-    hello.epoch = epoch;
-    send(protocol::MessageType::kHello, protocol::encode(hello));
+    write(hello_frame(secret, epoch));
     return wait_for(protocol::MessageType::kHelloReply).has_value();
   }
-  void send(protocol::MessageType type, const std::string& body) {
-    const std::string frame = protocol::encode_frame(type, body);
+  void send(protocol::MessageType type, const std::string& body) { write(protocol::encode_frame(type, body)); }
+  void write(const std::string& frame) {
     for (std::size_t sent = 0; sent < frame.size();) {
       const ssize_t put = ::send(stream_.get(), frame.data() + sent, frame.size() - sent, MSG_NOSIGNAL);
       if (put <= 0) return;

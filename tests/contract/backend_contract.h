@@ -38,9 +38,10 @@ class BackendContract : public ::testing::TestWithParam<BackendCase> {
     if (!fixture_->unavailable().empty()) GTEST_SKIP() << fixture_->unavailable();
   }
   static Deadline soon() { return Deadline::in(std::chrono::seconds(10)); }
-  std::unique_ptr<backend::Instance> launch(const std::string& id = "contract") {
+  std::unique_ptr<backend::Instance> launch(const std::string& greeting = "") {
     backend::LaunchSpec spec;
-    spec.id = id;
+    spec.id = "contract";
+    spec.greeting = greeting;
     spec.hostname = "contract";
     spec.resources.memory_mb = 64;
     auto instance = fixture_->backend().launch(spec, fixture_->rootfs(), soon());

@@ -23,6 +23,29 @@ TEST_P(BackendContract, LaunchesAnInstanceWhoseAgentAnswers) {
   EXPECT_TRUE(instance->destroy(soon()).ok());
 }
 
+TEST_P(BackendContract, GreetsTheAgentOnTheFirstStreamAndOnNoOther) {
+  auto instance = launch(hello_frame(std::string(32, 's'), 1));
+  ASSERT_NE(instance, nullptr);
+
+  AgentProbe greeted(std::move(*instance->dial_agent(soon())));
+  AgentProbe later(std::move(*instance->dial_agent(soon())));
+
+  EXPECT_TRUE(greeted.wait_for(protocol::MessageType::kHelloReply));
+  EXPECT_TRUE(later.hello(std::string(32, 's'), 2));
+  EXPECT_TRUE(instance->destroy(soon()).ok());
+}
+
+TEST_P(BackendContract, RefusesAGreetingThatNoSocketTakesWhole) {
+  backend::LaunchSpec spec;
+  spec.id = "contract";
+  spec.greeting = std::string(64 << 10, 'x');
+
+  const auto instance = fixture_->backend().launch(spec, fixture_->rootfs(), soon());
+
+  ASSERT_FALSE(instance.ok());
+  EXPECT_EQ(instance.error().code(), ErrorCode::kInvalidArgument);
+}
+
 TEST_P(BackendContract, RefusesAnAgentCallerWithAnotherSecret) {
   auto instance = launch();
   ASSERT_NE(instance, nullptr);
@@ -91,8 +114,8 @@ TEST_P(BackendContract, AnswersARecordThatIsNoneWithAnError) {
 }
 
 TEST_P(BackendContract, SweepsWhatNoRecordNamesAndNothingElse) {
-  auto kept = launch("kept");
-  auto lost = launch("lost");
+  auto kept = launch();
+  auto lost = launch();
   ASSERT_TRUE(kept != nullptr && lost != nullptr);
 
   const auto swept = fixture_->backend().sweep({kept->record()});

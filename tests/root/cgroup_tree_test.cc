@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -70,6 +71,30 @@ TEST_F(CgroupTreeTest, ATreeInWhichSomethingRunsIsNamedAndLeftAlone) {
   EXPECT_FALSE(removed.ok());
   EXPECT_TRUE(named);
   EXPECT_TRUE(exists());
+}
+
+TEST_F(CgroupTreeTest, TheFirstOperationsCgroupIsKeptUntilItIsKilledAndOthersAreNot) {
+  const CgroupTree tree = CgroupTree::create(host_, name_).value();
+  ASSERT_TRUE(tree.make_slot("s7", 0).ok());
+  const Fd payload = tree.open_payload("s7").value();
+  const auto first = [&] { return open_at(payload.get(), CgroupTree::kFirstOperation, O_RDONLY | O_DIRECTORY).value(); };
+  const auto inode = [](const Fd& directory) {
+    struct stat status {};
+    EXPECT_EQ(::fstat(directory.get(), &status), 0);
+    return status.st_ino;
+  };
+  const ino_t made = inode(first());
+  ASSERT_TRUE(CgroupTree::make_operation(payload.get(), "op-other").ok());
+
+  ASSERT_TRUE(tree.renew_slot("s7").ok());
+  const ino_t kept = inode(first());
+  const bool other_is_gone = ::faccessat(payload.get(), "op-other", F_OK, 0) != 0;
+  ASSERT_TRUE(CgroupTree::kill_operation(first().get()).ok());
+  ASSERT_TRUE(tree.renew_slot("s7").ok());
+
+  EXPECT_EQ(kept, made);
+  EXPECT_TRUE(other_is_gone);
+  EXPECT_NE(inode(first()), made);
 }
 
 TEST_F(CgroupTreeTest, WhoMakesATreeWhileItIsSweptHasOneThatWorks) {

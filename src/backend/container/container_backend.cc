@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <set>
 
+#include "backend/greeting.h"
 #include "base/encoding.h"
 #include "base/fail_point.h"
 #include "base/log.h"
@@ -83,20 +84,23 @@ Result<sys::Fd> ContainerBackend::listen_for_agent(std::string* name) {
   return sys::listen_unix(shared_->agent_dir + "/" + *name, SOCK_STREAM);
 }
 
-Result<LaunchResult> ContainerBackend::ask_spawner(const protocol::LaunchRequest& request, const Rootfs& rootfs, Record& record,
-                                                   Deadline deadline) {
+Result<LaunchResult> ContainerBackend::ask_spawner(const protocol::LaunchRequest& request, const Rootfs& rootfs,
+                                                   const std::string& greeting, Record& record, Deadline deadline) {
   const std::shared_lock lock(launching_);
   DSEC_ASSIGN(const sys::Fd listener, listen_for_agent(&record.socket_name));
   std::vector<int> fds = {listener.get()};
   for (const LayerMount& layer : rootfs.layers) fds.push_back(layer.fd);
   if (request.upper == protocol::UpperKind::kDirectory) fds.push_back(rootfs.upper.directory_fd);
-  auto result = shared_->spawner.launch(request, fds, deadline);
+  const std::string path = shared_->agent_dir + "/" + record.socket_name;
+  Result<sys::Fd> greeted = greeting.empty() ? sys::Fd() : connect_and_greet(path, greeting);
+  auto result = greeted.ok() ? shared_->spawner.launch(request, fds, deadline) : Result<LaunchResult>(greeted.error());
   if (result.ok() && result->reply.launched) {
+    result->greeted = std::move(*greeted);
     record.slot = result->reply.slot;
     record.generation = result->reply.generation;
     shared_->know(record);
   } else {
-    ::unlink((shared_->agent_dir + "/" + record.socket_name).c_str());
+    ::unlink(path.c_str());
   }
   return result;
 }
@@ -117,9 +121,9 @@ Result<std::unique_ptr<Instance>> ContainerBackend::launch(const LaunchSpec& spe
 
   Record record;
   record.boot_id = boot_id_;
-  auto launched = ask_spawner(request, rootfs, record, deadline);
+  auto launched = ask_spawner(request, rootfs, spec.greeting, record, deadline);
   // The spawner died over it. Once nothing of it can be left, the next one may try.
-  if (!launched.ok() && end_orphans(deadline)) launched = ask_spawner(request, rootfs, record, deadline);
+  if (!launched.ok() && end_orphans(deadline)) launched = ask_spawner(request, rootfs, spec.greeting, record, deadline);
   if (!launched.ok()) {
     (void)end_orphans(deadline);
     return std::move(launched).error();
@@ -129,7 +133,9 @@ Result<std::unique_ptr<Instance>> ContainerBackend::launch(const LaunchSpec& spe
   record.pid = launched->reply.pid;
   record.identity = launched->reply.identity;
   record.oom_kills = launched->reply.oom_kills;
-  return std::unique_ptr<Instance>(std::make_unique<ContainerInstance>(shared_, std::move(record), std::move(launched->pidfd)));
+  return std::unique_ptr<Instance>(
+      std::make_unique<ContainerInstance>(shared_, std::move(record), std::move(launched->pidfd), ContainerInstance::Origin::kLaunched,
+                                          std::move(launched->greeted)));
 }
 
 Result<std::unique_ptr<Instance>> ContainerBackend::adopt(const std::string& bytes) {
@@ -139,7 +145,8 @@ Result<std::unique_ptr<Instance>> ContainerBackend::adopt(const std::string& byt
     const auto identity = sys::process_identity(pidfd->get());
     if (identity.ok() && *identity == record.identity && !sys::process_ended(pidfd->get())) {
       shared_->know(record);
-      return std::unique_ptr<Instance>(std::make_unique<ContainerInstance>(shared_, std::move(record), std::move(*pidfd)));
+      return std::unique_ptr<Instance>(
+          std::make_unique<ContainerInstance>(shared_, std::move(record), std::move(*pidfd), ContainerInstance::Origin::kAdopted));
     }
   }
   ::unlink((shared_->agent_dir + "/" + record.socket_name).c_str());

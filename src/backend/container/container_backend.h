@@ -35,7 +35,8 @@ class ContainerBackend final : public Backend {
   Result<sys::Fd> listen_for_agent(std::string* name);
   // Kills and releases every slot in use that is not known. `launching_` is held whole.
   Result<std::size_t> end_unknown(Deadline deadline);
-  Result<LaunchResult> ask_spawner(const protocol::LaunchRequest& request, const Rootfs& rootfs, Record& record, Deadline deadline);
+  Result<LaunchResult> ask_spawner(const protocol::LaunchRequest& request, const Rootfs& rootfs, const std::string& greeting, Record& record,
+                                   Deadline deadline);
   // After a launch whose reply never came. True: nothing is left of it.
   bool end_orphans(Deadline deadline);
 

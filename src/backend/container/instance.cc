@@ -76,6 +76,7 @@ bool valid_operation_id(const std::string& id) {
 
 Result<sys::Fd> ContainerInstance::dial_agent(Deadline) {
   if (sys::process_ended(pidfd_.get())) return Error(ErrorCode::kUnavailable, "the sandbox is over");
+  if (greeted_) return std::move(greeted_);
   return sys::connect_unix(shared_->agent_dir + "/" + record_.socket_name, SOCK_STREAM);
 }
 
@@ -124,7 +125,7 @@ Result<std::vector<sys::Fd>> ContainerInstance::listen_loopback(const std::vecto
 
 Result<std::unique_ptr<Operation>> ContainerInstance::operation(const OperationRecord& record, ContainerOperation::Past past) {
   if (!valid_operation_id(record.id)) return invalid_argument("an operation's id has letters, digits, '-', '_' and '.' only");
-  if (scope_->over.load()) return Error(ErrorCode::kNotFound, "the sandbox is over");
+  if (scope_->given_back.load()) return Error(ErrorCode::kNotFound, "the sandbox is over");
   DSEC_ASSIGN(sys::Fd payload, shared_->cgroups.open_payload(record_.slot));
   std::string name = "op-" + record.id;
   sys::Fd cgroup;
@@ -143,6 +144,18 @@ Result<std::unique_ptr<Operation>> ContainerInstance::operation(const OperationR
 
 Result<std::unique_ptr<Operation>> ContainerInstance::open_operation(const std::string& op_id) {
   return operation({.id = op_id, .before = {}}, ContainerOperation::Past::kKnown);
+}
+
+std::unique_ptr<Operation> ContainerInstance::first_operation() {
+  if (!std::exchange(first_operation_left_, false) || scope_->given_back.load()) return nullptr;
+  auto payload = shared_->cgroups.open_payload(record_.slot);
+  if (!payload.ok()) return nullptr;
+  sys::Fd cgroup(::openat(payload->get(), sys::CgroupTree::kFirstOperation, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!cgroup) return nullptr;
+  // What commands of earlier sandboxes used. Frozen time counts from a freeze on.
+  const ContainerOperation::Before before = ContainerOperation::counted(cgroup.get(), true);
+  return std::make_unique<ContainerOperation>(std::move(*payload), sys::CgroupTree::kFirstOperation, std::move(cgroup), before,
+                                              ContainerOperation::Past::kKnown, scope_);
 }
 
 Result<std::unique_ptr<Operation>> ContainerInstance::find_operation(const std::string& text) {
@@ -167,7 +180,7 @@ Result<void> ContainerInstance::thaw(Deadline deadline) {
 }
 
 Result<Usage> ContainerInstance::usage() {
-  if (scope_->over.load()) return Error(ErrorCode::kNotFound, "the sandbox is over");
+  if (scope_->given_back.load()) return Error(ErrorCode::kNotFound, "the sandbox is over");
   DSEC_ASSIGN(const sys::CgroupUsage measured, shared_->cgroups.usage(record_.slot));
   Usage out{measured.cpu_usec, measured.memory_bytes, measured.memory_peak_bytes, measured.processes,
             measured.oom_kills - std::min(measured.oom_kills, record_.oom_kills), measured.stalled_usec};
@@ -179,7 +192,7 @@ Result<EndEvidence> ContainerInstance::evidence() {
   EndEvidence out;
   out.ended = sys::process_ended(pidfd_.get());
   if (out.ended) out.wait_status = sys::exit_status(pidfd_.get());
-  if (!scope_->over.load()) {
+  if (!scope_->given_back.load()) {
     if (const auto kills = shared_->cgroups.oom_kills(record_.slot); kills.ok())
       oom_kills_.store(*kills - std::min(*kills, record_.oom_kills));
   }
@@ -189,7 +202,7 @@ Result<EndEvidence> ContainerInstance::evidence() {
 }
 
 Result<void> ContainerInstance::destroy(Deadline deadline) {
-  if (scope_->over.load()) return {};
+  if (over_) return {};
   DSEC_TRY(fail_point("container.destroy"));
   if (!sys::process_ended(pidfd_.get())) {
     killed_.store(true);
@@ -204,6 +217,10 @@ Result<void> ContainerInstance::destroy(Deadline deadline) {
   DSEC_TRY(fail_point("container.release"));
   if (::unlink((shared_->agent_dir + "/" + record_.socket_name).c_str()) < 0 && errno != ENOENT)
     return errno_error("remove the agent's socket", errno);
+  {
+    const std::lock_guard lock(scope_->mutex);
+    scope_->given_back.store(true);
+  }
   // The spawner knows whose the slot is by now, so it is asked before the cgroup is:
   // another sandbox's would not become empty.
   auto released = shared_->spawner.release({record_.slot, record_.generation}, deadline);
@@ -214,7 +231,7 @@ Result<void> ContainerInstance::destroy(Deadline deadline) {
   if (!released.ok()) return std::move(released).error();
   if (!*released) return Error(ErrorCode::kConflict, "a process is left in the sandbox");
   shared_->forget(record_);
-  scope_->over.store(true);
+  over_ = true;
   return {};
 }
 

@@ -44,9 +44,10 @@ struct Shared {
 
 // What the operations of one sandbox have in common.
 struct OperationScope {
-  // True when the sandbox is destroyed: from then on its slot, and a cgroup of the
-  // same name in it, may be another's.
-  std::atomic<bool> over{false};
+  // True from before the slot is given back: from then on it, and each cgroup in it,
+  // may be another's. Under the mutex it is set, and nothing is killed while it is.
+  std::atomic<bool> given_back{false};
+  std::mutex mutex;
   std::atomic<bool> ever_frozen{false};  // false: nobody has to ask for how long
 };
 
@@ -57,12 +58,15 @@ class ContainerOperation final : public Operation {
     std::uint64_t cpu_usec = 0;
     std::uint64_t frozen_usec = 0;
   };
-  // kKnown: this process made the cgroup, and would know of a kill.
+  // kKnown: nobody but this object can have killed it.
   enum class Past { kKnown, kUnknown };
+  // What `cgroup` has counted so far; frozen time only where it was ever frozen.
+  static Before counted(int cgroup, bool ever_frozen);
   ContainerOperation(sys::Fd payload, std::string name, sys::Fd cgroup, Before before, Past past, std::shared_ptr<OperationScope> scope)
       : payload_(std::move(payload)), name_(std::move(name)), cgroup_(std::move(cgroup)), before_(before), killed_(past == Past::kUnknown),
         scope_(std::move(scope)) {}
-  // Removes the cgroup if nothing is left in it; else that is done with the slot.
+  // Removes the cgroup if nothing is left in it; else that is done with the slot,
+  // as with one that its sandbox never used.
   ~ContainerOperation() override;
 
   int cgroup_fd() const override { return cgroup_.get(); }
@@ -74,6 +78,8 @@ class ContainerOperation final : public Operation {
   std::unique_ptr<Operation> renew() override;
 
  private:
+  bool counts() const;  // false once renewed or given back: nothing of it is ours to look at
+
   sys::Fd payload_;
   std::string name_;
   sys::Fd cgroup_;  // invalid once renewed
@@ -93,8 +99,11 @@ Result<OperationRecord> decode_operation_record(const std::string& text);
 
 class ContainerInstance final : public Instance {
  public:
-  ContainerInstance(std::shared_ptr<Shared> shared, Record record, sys::Fd pidfd)
-      : shared_(std::move(shared)), record_(std::move(record)), pidfd_(std::move(pidfd)) {}
+  enum class Origin { kLaunched, kAdopted };
+  // `greeted`: the first stream, if there is one already.
+  ContainerInstance(std::shared_ptr<Shared> shared, Record record, sys::Fd pidfd, Origin origin, sys::Fd greeted = {})
+      : shared_(std::move(shared)), record_(std::move(record)), pidfd_(std::move(pidfd)), greeted_(std::move(greeted)),
+        first_operation_left_(origin == Origin::kLaunched) {}
 
   std::string record() const override { return encode(record_); }
   int pidfd() const override { return pidfd_.get(); }
@@ -102,6 +111,7 @@ class ContainerInstance final : public Instance {
   Result<sys::Fd> dial_port(std::uint16_t port, Deadline deadline) override;
   Result<std::vector<sys::Fd>> listen_loopback(const std::vector<LoopbackListener>& listeners) override;
   Result<std::unique_ptr<Operation>> open_operation(const std::string& op_id) override;
+  std::unique_ptr<Operation> first_operation() override;
   Result<std::unique_ptr<Operation>> find_operation(const std::string& record) override;
   Result<void> freeze(Deadline deadline) override;
   Result<void> thaw(Deadline deadline) override;
@@ -116,6 +126,9 @@ class ContainerInstance final : public Instance {
   const std::shared_ptr<Shared> shared_;
   const Record record_;
   const sys::Fd pidfd_;
+  sys::Fd greeted_;  // until dial_agent() gives it away
+  bool first_operation_left_;
+  bool over_ = false;  // destroy() has done its work
   const std::shared_ptr<OperationScope> scope_ = std::make_shared<OperationScope>();
   std::atomic<bool> killed_{false};
   std::atomic<std::uint64_t> oom_kills_{0};  // as last seen; the cgroup goes with destroy()

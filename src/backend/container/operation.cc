@@ -44,28 +44,35 @@ Result<OperationRecord> decode_operation_record(const std::string& text) {
   return Error(ErrorCode::kDataFault, "not the record of an operation: " + text.substr(0, 128));
 }
 
+ContainerOperation::Before ContainerOperation::counted(int cgroup, bool ever_frozen) {
+  return {.cpu_usec = field(cgroup, "cpu.stat", "usage_usec"),
+          .frozen_usec = ever_frozen ? field(cgroup, "cgroup.stat.local", "frozen_usec") : 0};
+}
+
 ContainerOperation::~ContainerOperation() {
-  if (cgroup_ && !scope_->over.load()) (void)::unlinkat(payload_.get(), name_.c_str(), AT_REMOVEDIR);
+  if (cgroup_ && !scope_->given_back.load()) (void)::unlinkat(payload_.get(), name_.c_str(), AT_REMOVEDIR);
 }
 
 Result<void> ContainerOperation::kill() {
-  const std::lock_guard lock(mutex_);
-  if (!cgroup_) return {};  // its last process had ended
+  const std::scoped_lock lock(mutex_, scope_->mutex);
+  if (!cgroup_ || scope_->given_back.load()) return {};  // its last process had ended
   killed_ = true;
-  const auto killed = sys::write_at(cgroup_.get(), "cgroup.kill", "1");
+  const auto killed = sys::CgroupTree::kill_operation(cgroup_.get());
   // The directory is gone with its last process.
   if (!killed.ok() && (killed.error().error_number() == ENOENT || killed.error().error_number() == ENODEV)) return {};
   return killed;
 }
 
-bool ContainerOperation::populated() const { return cgroup_ && field(cgroup_.get(), "cgroup.events", "populated") != 0; }
+bool ContainerOperation::counts() const { return cgroup_ && !scope_->given_back.load(); }
+
+bool ContainerOperation::populated() const { return counts() && field(cgroup_.get(), "cgroup.events", "populated") != 0; }
 
 std::uint64_t ContainerOperation::cpu_usec() const {
-  return cgroup_ ? since(field(cgroup_.get(), "cpu.stat", "usage_usec"), before_.cpu_usec) : 0;
+  return counts() ? since(field(cgroup_.get(), "cpu.stat", "usage_usec"), before_.cpu_usec) : 0;
 }
 
 std::uint64_t ContainerOperation::frozen_usec() const {
-  if (!cgroup_ || !scope_->ever_frozen.load()) return 0;
+  if (!counts() || !scope_->ever_frozen.load()) return 0;
   return since(field(cgroup_.get(), "cgroup.stat.local", "frozen_usec"), before_.frozen_usec);
 }
 
@@ -73,9 +80,8 @@ std::string ContainerOperation::record() const { return encode({.id = name_.subs
 
 std::unique_ptr<Operation> ContainerOperation::renew() {
   const std::lock_guard lock(mutex_);
-  if (killed_ || !cgroup_ || scope_->over.load() || populated()) return nullptr;
-  const Before before{.cpu_usec = field(cgroup_.get(), "cpu.stat", "usage_usec"),
-                      .frozen_usec = scope_->ever_frozen.load() ? field(cgroup_.get(), "cgroup.stat.local", "frozen_usec") : 0};
+  if (killed_ || !counts() || populated()) return nullptr;
+  const Before before = counted(cgroup_.get(), scope_->ever_frozen.load());
   return std::make_unique<ContainerOperation>(std::move(payload_), name_, std::move(cgroup_), before, Past::kKnown, scope_);
 }
 

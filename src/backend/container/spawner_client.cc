@@ -63,7 +63,7 @@ Result<LaunchResult> SpawnerClient::launch(const protocol::LaunchRequest& reques
     message = call(bytes, fds, deadline);
   if (!message.ok()) return Error(ErrorCode::kUnavailable, "spawner: " + message.error().message(), message.error().error_number());
   DSEC_ASSIGN(protocol::LaunchReply reply, protocol::decode_launch_reply(message->bytes));
-  LaunchResult out{std::move(reply), {}};
+  LaunchResult out{std::move(reply), {}, {}};
   if (out.reply.launched) {
     if (message->fds.size() != 1) return Error(ErrorCode::kUnavailable, "spawner: a reply without a pidfd");
     out.pidfd = std::move(message->fds[0]);

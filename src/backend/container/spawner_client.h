@@ -16,6 +16,7 @@ namespace dsec::backend::container {
 struct LaunchResult {
   protocol::LaunchReply reply;
   sys::Fd pidfd;
+  sys::Fd greeted;  // the first stream to the agent, where one was asked for
 };
 
 // Safe on any thread: each call has a connection of its own meanwhile. The

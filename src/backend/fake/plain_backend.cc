@@ -10,6 +10,7 @@
 #include <set>
 
 #include "backend/fake/plain_instance.h"
+#include "backend/greeting.h"
 #include "base/encoding.h"
 #include "base/random.h"
 #include "sys/file.h"
@@ -55,7 +56,7 @@ Capabilities PlainBackend::capabilities() const {
   return capabilities;
 }
 
-Result<std::unique_ptr<Instance>> PlainBackend::launch(const LaunchSpec&, const Rootfs&, Deadline) {
+Result<std::unique_ptr<Instance>> PlainBackend::launch(const LaunchSpec& spec, const Rootfs&, Deadline) {
   PlainRecord record;
   record.socket = options_.directory + "/" + to_hex(SystemRandom().bytes(8));
   DSEC_ASSIGN(sys::Fd listener, sys::listen_unix(record.socket, SOCK_STREAM));
@@ -64,7 +65,8 @@ Result<std::unique_ptr<Instance>> PlainBackend::launch(const LaunchSpec&, const 
     DSEC_ASSIGN(sys::Fd other, sys::duplicate(3));
     listener = std::move(other);
   }
-  auto started = start_agent(options_.agent, listener.get());
+  Result<sys::Fd> greeted = spec.greeting.empty() ? sys::Fd() : connect_and_greet(record.socket, spec.greeting);
+  auto started = greeted.ok() ? start_agent(options_.agent, listener.get()) : Result<pid_t>(greeted.error());
   if (!started.ok()) {
     ::unlink(record.socket.c_str());
     return started.error();
@@ -73,7 +75,7 @@ Result<std::unique_ptr<Instance>> PlainBackend::launch(const LaunchSpec&, const 
   DSEC_ASSIGN(sys::Fd pidfd, open_process(record.pid));
   DSEC_ASSIGN(record.identity, identity_of(pidfd.get()));
   DSEC_TRY(sys::replace_file(record.socket + kSuffix, encode(record), 0600));
-  return std::unique_ptr<Instance>(new PlainInstance(std::move(record), std::move(pidfd)));
+  return std::unique_ptr<Instance>(new PlainInstance(std::move(record), std::move(pidfd), std::move(*greeted)));
 }
 
 Result<std::unique_ptr<Instance>> PlainBackend::adopt(const std::string& text) {

@@ -102,6 +102,7 @@ bool PlainInstance::ended() const { return readable(pidfd_.get(), Deadline::in({
 
 Result<sys::Fd> PlainInstance::dial_agent(Deadline) {
   if (ended()) return Error(ErrorCode::kUnavailable, "the agent is gone");
+  if (greeted_) return std::move(greeted_);
   return sys::connect_unix(record_.socket, SOCK_STREAM);
 }
 

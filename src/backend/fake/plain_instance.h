@@ -30,7 +30,9 @@ std::vector<pid_t> descendants(pid_t pid);
 
 class PlainInstance final : public Instance {
  public:
-  PlainInstance(PlainRecord record, sys::Fd pidfd) : record_(std::move(record)), pidfd_(std::move(pidfd)) {}
+  // `greeted`: the first stream, if there is one already.
+  PlainInstance(PlainRecord record, sys::Fd pidfd, sys::Fd greeted = {})
+      : record_(std::move(record)), pidfd_(std::move(pidfd)), greeted_(std::move(greeted)) {}
 
   std::string record() const override { return encode(record_); }
   int pidfd() const override { return pidfd_.get(); }
@@ -38,6 +40,7 @@ class PlainInstance final : public Instance {
   Result<sys::Fd> dial_port(std::uint16_t port, Deadline deadline) override;
   Result<std::vector<sys::Fd>> listen_loopback(const std::vector<LoopbackListener>& listeners) override;
   Result<std::unique_ptr<Operation>> open_operation(const std::string& op_id) override;
+  std::unique_ptr<Operation> first_operation() override { return nullptr; }
   Result<std::unique_ptr<Operation>> find_operation(const std::string& record) override;
   Result<void> freeze(Deadline deadline) override;
   Result<void> thaw(Deadline deadline) override;
@@ -50,6 +53,7 @@ class PlainInstance final : public Instance {
 
   const PlainRecord record_;
   const sys::Fd pidfd_;
+  sys::Fd greeted_;  // until dial_agent() gives it away
   std::mutex mutex_;  // guards evidence_
   EndEvidence evidence_;
   std::atomic<bool> destroyed_{false};
