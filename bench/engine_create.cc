@@ -4,14 +4,13 @@
 //   engine_create turns [--no-v1] --rootfs DIR
 //
 // turns: one sandbox for each line of standard input; prints the microseconds from
-// its create until the agent has answered, and those of its destroy.
+// its create until the agent has answered, those until a first `echo hello` in it
+// has printed and ended, and those of its destroy.
 //
 // Three runs, each with the host's v1 controllers and without: one after another
 // on one thread; create and destroy sustained on two threads, the refilling of
 // slots included; and one more beside ever more live ones.
 #include <fcntl.h>
-#include <poll.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -27,9 +26,7 @@
 
 #include "backend/container/container_backend.h"
 #include "backend/keeper_client.h"
-#include "protocol/agent_messages.h"
-#include "protocol/frame.h"
-#include "sys/file.h"
+#include "engine_agent.h"
 #include "sys/mounts.h"
 
 namespace {
@@ -69,29 +66,11 @@ sys::Fd mount_rootfs(const std::string& tree, const std::string& image) {
   return context.value().mount(MOUNT_ATTR_RDONLY | MOUNT_ATTR_NODEV).value();
 }
 
-bool ready(backend::Instance& instance) {
-  auto stream = instance.dial_agent(soon());
-  if (!stream.ok()) return false;
-  protocol::Hello hello;
-  hello.secret = std::string(32, 's');
-  hello.epoch = 1;
-  if (!sys::write_all(stream->get(), protocol::encode_frame(protocol::MessageType::kHello, protocol::encode(hello))).ok()) return false;
-  protocol::FrameReader frames;
-  char buffer[4096];
-  for (;;) {
-    pollfd p{stream->get(), POLLIN, 0};
-    if (::poll(&p, 1, 30'000) != 1) return false;
-    const ssize_t n = ::read(stream->get(), buffer, sizeof buffer);
-    if (n <= 0) return false;
-    frames.feed({buffer, static_cast<std::size_t>(n)});
-    if (auto frame = frames.next()) return frame->type == protocol::MessageType::kHelloReply;
-  }
-}
-
 struct Steps {
   std::vector<Samples> spawner{protocol::kLaunchSteps};
   Samples launch;  // the whole call to the spawner and back, with the socket's bind
   Samples total;
+  Samples echo;  // from the create on
   Samples destroy;
 };
 
@@ -111,10 +90,12 @@ class Bench {
     fs::remove_all(data_);
   }
 
-  std::unique_ptr<backend::Instance> create(Steps& steps) {
+  enum class Then { kNothing, kEcho };
+  std::unique_ptr<backend::Instance> create(Steps& steps, Then then = Then::kNothing) {
     backend::LaunchSpec spec;
     spec.id = "bench";
     spec.resources = {.cpu_cores = 1, .memory_mb = 512, .disk_mb = 256, .max_processes = 512};
+    spec.greeting = bench::hello_frame();
     backend::Rootfs rootfs;
     rootfs.layers.push_back({"rootfs", rootfs_fd_});
     rootfs.upper.limit_bytes = 256 << 20;
@@ -122,8 +103,13 @@ class Bench {
     auto launched = backend_->launch(spec, rootfs, soon());
     if (!launched.ok()) die("launch: " + launched.error().message());
     steps.launch.add(usec_since(start));
-    if (!ready(**launched)) die("the agent does not answer");
+    auto agent = bench::Agent::meet(**launched, soon());
+    if (!agent) die("the agent does not answer");
     steps.total.add(usec_since(start));
+    if (then == Then::kEcho) {
+      if (!agent->echo(**launched, soon())) die("echo did not run");
+      steps.echo.add(usec_since(start));
+    }
     const auto& nsec = ContainerBackend::last_step_nsec();
     for (std::size_t i = 0; i < nsec.size(); ++i) steps.spawner[i].add(nsec[i] / 1000.0);
     return std::move(*launched);
@@ -210,9 +196,9 @@ int turns(Bench& bench) {
   for (int c = std::getchar(); c != EOF; c = std::getchar()) {
     if (c != '\n') continue;
     Steps one;
-    auto instance = bench.create(one);
+    auto instance = bench.create(one, Bench::Then::kEcho);
     bench.destroy(*instance, one);
-    std::printf("%.1f %.1f\n", one.total.at(0.5), one.destroy.at(0.5));
+    std::printf("%.1f %.1f %.1f\n", one.total.at(0.5), one.echo.at(0.5), one.destroy.at(0.5));
   }
   return 0;
 }

@@ -189,7 +189,7 @@ class Minijail(Program):
 
 
 class Engine(Program):
-    """dsec's container backend without server, log and HTTP: create until the agent has answered."""
+    """dsec's container backend without server, log and HTTP: create until the agent has answered, then a first echo."""
 
     def __init__(self, binary: Path, v1: bool) -> None:
         self.name = "dsec engine" + ("" if v1 else ", no v1")
@@ -211,9 +211,10 @@ class Engine(Program):
         self.process.stdin.write("\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline().split()
-        if len(line) != 2:
+        if len(line) != 3:
             raise RuntimeError("engine_create has ended")
-        return {"create to ready": float(line[0]) / 1000, "delete": float(line[1]) / 1000}
+        ready, echo, destroy = (float(word) / 1000 for word in line)
+        return {"create to ready": ready, "create to echo": echo, "delete": destroy, "cycle": echo + destroy}
 
     def finish(self) -> None:
         if self.process is not None and self.process.stdin is not None:
