@@ -39,13 +39,13 @@ asio::awaitable<Result<void>> Edge::answer_from_history(net::Exchange& exchange,
 }
 
 void Edge::forget_oldest(std::deque<std::string>& ended, std::size_t most) {
-  // What the history does not have yet is nowhere else.
-  if (!unsaved_.empty()) return;
   const std::int64_t now = context_.now_ms();
   const auto keep = std::chrono::duration_cast<std::chrono::milliseconds>(options_.limits.keep_ended).count();
   while (!ended.empty()) {
     const auto oldest = by_id_.find(ended.front());
     if (ended.size() <= most && oldest != by_id_.end() && now - oldest->second->view().ended_at_ms < keep) break;
+    // What the history does not have yet is nowhere else.
+    if (std::any_of(unsaved_.begin(), unsaved_.end(), [&](const model::Sandbox& sandbox) { return sandbox.id == ended.front(); })) break;
     const std::string id = std::move(ended.front());
     ended.pop_front();
     forget(id);
