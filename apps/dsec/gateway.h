@@ -15,7 +15,7 @@ class InProcessGateway final : public apiserver::EdgeGateway {
     co_return co_await edge_.create(std::move(command));
   }
   net::asio::awaitable<Result<Page>> list(model::Principal principal, apiserver::ListQuery q) override {
-    DSEC_CO_ASSIGN(edge::SandboxPage page, edge_.list(principal, {q.selector, q.state, q.limit, q.cursor}));
+    DSEC_CO_ASSIGN(edge::SandboxPage page, co_await edge_.list(std::move(principal), {q.selector, q.state, q.limit, q.cursor}));
     co_return Page{std::move(page.items), std::move(page.next_cursor)};
   }
   net::asio::awaitable<void> serve(net::Exchange& exchange, model::Principal principal, std::string ref, std::vector<std::string> rest) override {

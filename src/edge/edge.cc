@@ -12,7 +12,6 @@
 #include "edge/service_detect.h"
 #include "model/json.h"
 #include "model/json_text.h"
-#include "model/selector.h"
 #include "model/sha256.h"
 #include "net/blocking.h"
 
@@ -183,37 +182,6 @@ asio::awaitable<void> Edge::wait_for_start(std::shared_ptr<LiveSandbox> sandbox,
   while ((sandbox->state() == SandboxState::kStarting || !*committed) && context_.clock.now() < by) co_await sandbox->changed().wait(by);
 }
 
-Result<SandboxPage> Edge::list(const model::Principal& principal, const ListQuery& query) const {
-  DSEC_ASSIGN(const model::Selector selector, model::Selector::parse(query.selector));
-  std::optional<SandboxState> state;
-  if (!query.state.empty() && query.state != "all") {
-    DSEC_ASSIGN(state, model::parse_sandbox_state(query.state));
-  }
-  if (query.limit == 0 || query.limit > 1000) return invalid_argument("limit: must be between 1 and 1000");
-  auto at = by_time_.begin();
-  if (!query.cursor.empty()) {
-    Result<std::string> cursor = from_base32(query.cursor);
-    const auto colon = cursor.ok() ? cursor->find(':') : std::string::npos;
-    if (colon == std::string::npos) return invalid_argument("cursor: not one of this listing");
-    at = by_time_.upper_bound({std::strtoll(cursor->c_str(), nullptr, 10), cursor->substr(colon + 1)});
-  }
-  SandboxPage page;
-  const LiveSandbox* last = nullptr;
-  for (; at != by_time_.end(); ++at) {
-    const LiveSandbox& sandbox = *at->second;
-    if (sandbox.project() != principal.project) continue;
-    if (state ? sandbox.state() != *state : query.state.empty() && sandbox.state() == SandboxState::kEnded) continue;
-    if (!selector.matches(sandbox.view().spec.labels)) continue;
-    if (page.items.size() == query.limit) {
-      page.next_cursor = to_base32(fmt::format("{}:{}", last->view().created_at_ms, last->id()));
-      break;
-    }
-    page.items.push_back(sandbox.view());
-    last = &sandbox;
-  }
-  return page;
-}
-
 Result<std::shared_ptr<LiveSandbox>> Edge::find(const model::Principal& principal, const std::string& ref) const {
   if (const auto exact = by_id_.find(ref); exact != by_id_.end() && exact->second->project() == principal.project) return exact->second;
   if (const auto named = names_.find({principal.project, ref}); named != names_.end()) return by_id_.at(named->second);
@@ -241,7 +209,14 @@ Result<std::shared_ptr<LiveSandbox>> Edge::find(const model::Principal& principa
 asio::awaitable<void> Edge::serve(net::Exchange& exchange, model::Principal principal, std::string ref, std::vector<std::string> rest) {
   Result<std::shared_ptr<LiveSandbox>> sandbox = find(principal, ref);
   Result<void> outcome;
-  if (sandbox.ok()) {
+  Result<std::optional<model::Sandbox>> past = std::optional<model::Sandbox>();
+  if (rest.empty() && (sandbox.ok() || sandbox.error().code() == ErrorCode::kNotFound))
+    past = co_await find_past(principal.project, ref, sandbox.ok() ? *sandbox : nullptr);
+  if (!past.ok()) {
+    outcome = std::move(past).error();
+  } else if (*past) {
+    outcome = co_await serve_past(exchange, **std::move(past));
+  } else if (sandbox.ok()) {
     // To look at a sandbox is no use of it: what is recorded about it can be read for ever.
     std::optional<LiveSandbox::Use> use;
     if (is_use(exchange.request(), rest)) use.emplace(*sandbox);
@@ -252,8 +227,6 @@ asio::awaitable<void> Edge::serve(net::Exchange& exchange, model::Principal prin
         co_await (*sandbox)->changed().wait(by);
     }
     outcome = co_await route(exchange, *sandbox, std::move(rest));
-  } else if (rest.empty() && sandbox.error().code() == ErrorCode::kNotFound && parts_.history != nullptr) {
-    outcome = co_await answer_from_history(exchange, principal.project, ref, std::move(sandbox).error());
   } else {
     outcome = std::move(sandbox).error();
   }

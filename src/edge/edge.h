@@ -101,7 +101,9 @@ class Edge final : public SandboxOwner {
   asio::awaitable<void> stop(Sandboxes sandboxes);
 
   asio::awaitable<Result<model::Sandbox>> create(CreateCommand command);
-  Result<SandboxPage> list(const model::Principal& principal, const ListQuery& query) const;
+  // Memory and history as one, in the order of creation. kInvalidArgument for a
+  // selector, state or cursor that is none.
+  asio::awaitable<Result<SandboxPage>> list(model::Principal principal, ListQuery query);
   asio::awaitable<void> serve(net::Exchange& exchange, model::Principal principal, std::string ref, std::vector<std::string> rest);
   asio::awaitable<void> serve_port_host(net::Exchange& exchange, std::string sandbox_id, std::uint16_t port);
   void set_services(std::vector<model::ServiceDefinition> services);
@@ -155,7 +157,8 @@ class Edge final : public SandboxOwner {
   void remember_key(const std::string& name, KnownKey key);
   void forget_old_keys();
   asio::awaitable<void> save_ended();
-  asio::awaitable<Result<void>> answer_from_history(net::Exchange& exchange, std::string project, std::string id, Error otherwise);
+  asio::awaitable<Result<std::optional<model::Sandbox>>> find_past(std::string project, std::string ref, std::shared_ptr<LiveSandbox> found);
+  asio::awaitable<Result<void>> serve_past(net::Exchange& exchange, model::Sandbox past);
   asio::awaitable<void> wait_for_start(std::shared_ptr<LiveSandbox> sandbox, std::shared_ptr<bool> committed, Instant by);
   asio::awaitable<void> keep_house();
   asio::awaitable<void> adopt_later(std::shared_ptr<LiveSandbox> sandbox);

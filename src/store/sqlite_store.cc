@@ -40,6 +40,12 @@ constexpr const char* kSteps[] = {
        CREATE INDEX sandbox_history_by_end ON sandbox_history(project, ended_at_ms);)",
     R"(CREATE TABLE operations(id TEXT PRIMARY KEY, project TEXT NOT NULL, created_at_ms INTEGER NOT NULL, running INTEGER NOT NULL,
                                record TEXT NOT NULL);)",
+    R"(ALTER TABLE sandbox_history ADD COLUMN created_at_ms INTEGER NOT NULL DEFAULT 0;
+       ALTER TABLE sandbox_history ADD COLUMN name TEXT NOT NULL DEFAULT '';
+       UPDATE sandbox_history SET name=ifnull(record->>'$.name',''),
+         created_at_ms=ifnull(unixepoch(record->>'$.created_at')*1000+CAST(substr(record->>'$.created_at',21,3) AS INTEGER),0);
+       CREATE INDEX sandbox_history_by_creation ON sandbox_history(project, created_at_ms, id);
+       CREATE INDEX sandbox_history_by_name ON sandbox_history(project, name, ended_at_ms);)",
 };
 constexpr int kFormat = static_cast<int>(std::size(kSteps));
 
@@ -243,30 +249,33 @@ class SqliteStore final : public Store {
     return transaction([&] { return insert_history(ended); });
   }
 
-  Result<std::vector<model::Sandbox>> history(const std::string& project, std::size_t limit, std::int64_t before_ms) override {
+  Result<std::vector<model::Sandbox>> history(const std::string& project, const HistoryPlace& after, std::size_t limit) override {
     const std::lock_guard lock(mutex_);
     DSEC_ASSIGN(Statement s, Statement::prepare(db_.get(),
-                                                "SELECT record FROM sandbox_history WHERE project=? AND (?=0 OR ended_at_ms<?) "
-                                                "ORDER BY ended_at_ms DESC, id LIMIT ?"));
-    s.bind(project).bind(before_ms).bind(before_ms).bind(static_cast<std::int64_t>(limit));
-    std::vector<model::Sandbox> out;
-    for (;;) {
-      DSEC_ASSIGN(const bool row, s.step());
-      if (!row) return out;
-      DSEC_ASSIGN(const json::value value, parse(s.text(0)));
-      DSEC_ASSIGN(model::Sandbox sandbox, model::sandbox_from_json(value));
-      out.push_back(std::move(sandbox));
-    }
+                                                "SELECT record FROM sandbox_history WHERE project=? AND (created_at_ms,id)>(?,?) "
+                                                "ORDER BY created_at_ms, id LIMIT ?"));
+    return sandboxes(s.bind(project).bind(after.created_at_ms).bind(after.id).bind(static_cast<std::int64_t>(limit)));
   }
 
   Result<std::optional<model::Sandbox>> past(const std::string& project, const std::string& id) override {
     const std::lock_guard lock(mutex_);
-    DSEC_ASSIGN(Statement s, Statement::prepare(db_.get(), "SELECT record FROM sandbox_history WHERE id=? AND project=?"));
-    DSEC_ASSIGN(const bool row, s.bind(id).bind(project).step());
-    if (!row) return std::optional<model::Sandbox>();
-    DSEC_ASSIGN(const json::value value, parse(s.text(0)));
-    DSEC_ASSIGN(model::Sandbox sandbox, model::sandbox_from_json(value));
-    return std::optional<model::Sandbox>(std::move(sandbox));
+    return one_past(project, id);
+  }
+
+  Result<std::optional<model::Sandbox>> find_past(const std::string& project, const std::string& ref) override {
+    constexpr std::size_t kShortestPrefix = 4;
+    const std::lock_guard lock(mutex_);
+    DSEC_ASSIGN(std::optional<model::Sandbox> exact, one_past(project, ref));
+    if (exact || ref.empty()) return exact;
+    if (ref.size() >= kShortestPrefix) {
+      DSEC_ASSIGN(Statement s, Statement::prepare(db_.get(), "SELECT record FROM sandbox_history WHERE id>? AND id<? AND project=? LIMIT 2"));
+      DSEC_ASSIGN(std::vector<model::Sandbox> found, sandboxes(s.bind(ref).bind(ref + "\x7f").bind(project)));
+      if (found.size() > 1) return Error(ErrorCode::kConflict, "\"" + ref + "\" is the beginning of more than one sandbox id");
+      if (found.size() == 1) return std::optional(std::move(found[0]));
+    }
+    DSEC_ASSIGN(Statement s, Statement::prepare(db_.get(), "SELECT record FROM sandbox_history WHERE project=? AND name=? ORDER BY ended_at_ms DESC LIMIT 1"));
+    DSEC_ASSIGN(std::vector<model::Sandbox> named, sandboxes(s.bind(project).bind(ref)));
+    return named.empty() ? std::optional<model::Sandbox>() : std::optional(std::move(named[0]));
   }
 
   Result<void> erase_history(const std::vector<std::string>& ids) override {
@@ -298,10 +307,35 @@ class SqliteStore final : public Store {
     return done;
   }
 
+  // What a statement's "record" column holds, row for row.
+  static Result<std::vector<model::Sandbox>> sandboxes(Statement& s) {
+    std::vector<model::Sandbox> out;
+    for (;;) {
+      DSEC_ASSIGN(const bool row, s.step());
+      if (!row) return out;
+      DSEC_ASSIGN(const json::value value, parse(s.text(0)));
+      DSEC_ASSIGN(model::Sandbox sandbox, model::sandbox_from_json(value));
+      out.push_back(std::move(sandbox));
+    }
+  }
+
+  Result<std::optional<model::Sandbox>> one_past(const std::string& project, const std::string& id) {
+    DSEC_ASSIGN(Statement s, Statement::prepare(db_.get(), "SELECT record FROM sandbox_history WHERE id=? AND project=?"));
+    DSEC_ASSIGN(std::vector<model::Sandbox> found, sandboxes(s.bind(id).bind(project)));
+    return found.empty() ? std::optional<model::Sandbox>() : std::optional(std::move(found[0]));
+  }
+
   Result<void> insert_history(const std::vector<model::Sandbox>& ended) {
-    DSEC_ASSIGN(Statement s, Statement::prepare(db_.get(), "INSERT OR REPLACE INTO sandbox_history VALUES(?,?,?,?)"));
+    DSEC_ASSIGN(Statement s, Statement::prepare(db_.get(),
+                                                "INSERT OR REPLACE INTO sandbox_history(id,project,ended_at_ms,record,created_at_ms,name) VALUES(?,?,?,?,?,?)"));
     for (const model::Sandbox& sandbox : ended)
-      DSEC_TRY(s.bind(sandbox.id).bind(sandbox.project).bind(sandbox.ended_at_ms).bind(json::serialize(model::to_json(sandbox))).run());
+      DSEC_TRY(s.bind(sandbox.id)
+                   .bind(sandbox.project)
+                   .bind(sandbox.ended_at_ms)
+                   .bind(json::serialize(model::to_json(sandbox)))
+                   .bind(sandbox.created_at_ms)
+                   .bind(sandbox.spec.name)
+                   .run());
     return {};
   }
 

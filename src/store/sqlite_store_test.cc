@@ -48,27 +48,31 @@ TEST_F(SqliteStoreTest, ARefIsReplacedAndRemovedOnce) {
   EXPECT_FALSE(store->remove_ref("p", RefKind::kImage, "debian", "12").value());
 }
 
-TEST_F(SqliteStoreTest, HistoryComesNewestFirstAndByProject) {
+// Format 2 had no columns for the creation and the name.
+TEST_F(SqliteStoreTest, AnOlderHistoryIsMigratedWithNamesAndTimesOfCreation) {
+  model::Sandbox sandbox;
+  sandbox.id = "old";
+  sandbox.project = "p";
+  sandbox.spec.name = "named";
+  sandbox.state = model::SandboxState::kEnded;
+  sandbox.created_at_ms = 1'796'036'156'123;
+  sandbox.ended_at_ms = sandbox.created_at_ms + 5;
+  ASSERT_TRUE(open()->append_history({sandbox}).ok());
+  sqlite3* raw = nullptr;
+  ASSERT_EQ(sqlite3_open(path().c_str(), &raw), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(raw,
+                         "DROP INDEX sandbox_history_by_creation; DROP INDEX sandbox_history_by_name;"
+                         "ALTER TABLE sandbox_history DROP COLUMN name; ALTER TABLE sandbox_history DROP COLUMN created_at_ms; PRAGMA user_version=2",
+                         nullptr, nullptr, nullptr),
+            SQLITE_OK)
+      << sqlite3_errmsg(raw);
+  sqlite3_close(raw);
+
   auto store = open();
-  std::vector<model::Sandbox> ended(3);
-  for (int i = 0; i < 3; i++) {
-    ended[i].id = "id" + std::to_string(i);
-    ended[i].project = i == 2 ? "other" : "p";
-    ended[i].state = model::SandboxState::kEnded;
-    ended[i].cause = model::EndCause::kUser;
-    ended[i].created_at_ms = 1;
-    ended[i].ended_at_ms = 100 + i;
-  }
-  ASSERT_TRUE(store->append_history(ended).ok());
 
-  const auto all = store->history("p", 10, 0);
-  const auto older = store->history("p", 10, 101);
-
-  ASSERT_TRUE(all.ok()) << all.error().message();
-  ASSERT_EQ(all->size(), 2u);
-  EXPECT_EQ(all->at(0).id, "id1");
-  ASSERT_EQ(older->size(), 1u);
-  EXPECT_EQ(older->at(0).id, "id0");
+  EXPECT_EQ((*store->find_past("p", "named"))->id, "old");
+  EXPECT_EQ(store->history("p", {sandbox.created_at_ms - 1, "old"}, 10)->size(), 1u);
+  EXPECT_TRUE(store->history("p", {sandbox.created_at_ms, "old"}, 10)->empty());
 }
 
 TEST_F(SqliteStoreTest, ANewerFormatIsRefusedAndLeftAlone) {

@@ -58,6 +58,13 @@ struct OperationRecord {
   std::string record;
 };
 
+// Where a sandbox stands among those of its project: by creation, then by id.
+struct HistoryPlace {
+  std::int64_t created_at_ms = 0;
+  std::string id;
+  auto operator<=>(const HistoryPlace&) const = default;
+};
+
 class Store {
  public:
   virtual ~Store() = default;
@@ -77,10 +84,13 @@ class Store {
   virtual Result<std::vector<OperationRecord>> operations() = 0;
   // Ended sandboxes, one transaction; known ids are replaced.
   virtual Result<void> append_history(const std::vector<model::Sandbox>& ended) = 0;
-  // Newest end first, of one project; at most `limit`, older than `before_ms` when that is not 0.
-  virtual Result<std::vector<model::Sandbox>> history(const std::string& project, std::size_t limit, std::int64_t before_ms) = 0;
+  // Of one project in the order of their creation, behind `after`; at most `limit`.
+  virtual Result<std::vector<model::Sandbox>> history(const std::string& project, const HistoryPlace& after, std::size_t limit) = 0;
   // One of the history, by its id.
   virtual Result<std::optional<model::Sandbox>> past(const std::string& project, const std::string& id) = 0;
+  // By its id, else the one whose id begins so (four characters at least; kConflict for
+  // more than one), else the one of this name that ended last.
+  virtual Result<std::optional<model::Sandbox>> find_past(const std::string& project, const std::string& ref) = 0;
   // As if these had never been; unknown ids are no error.
   virtual Result<void> erase_history(const std::vector<std::string>& ids) = 0;
   // Removes what ended before `before_ms`, and the oldest beyond `most`, of every project together.

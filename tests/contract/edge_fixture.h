@@ -21,6 +21,7 @@
 #include "edge/egress_resolver.h"
 #include "model/json.h"
 #include "net/http_server.h"
+#include "store/sqlite_store.h"
 
 namespace dsec::edge {
 
@@ -46,9 +47,10 @@ struct HttpAnswer {
 class RunningEdge {
  public:
   explicit RunningEdge(const std::string& directory, Limits limits = {})
-      : uppers_(nullptr, "tests write nowhere"),
+      : history_(store::open_sqlite_store(directory + "/dsec.db").value()),
+        uppers_(nullptr, "tests write nowhere"),
         backend_(backend::fake::PlainBackend::create({.agent = agent_program(), .directory = directory + "/a"}).value()) {
-    Edge::Parts parts{.io = io_, .clock = clock_, .random = random_, .backends = {{"fake", backend_.get()}}, .layers = nullptr, .uppers = uppers_, .resolver = resolver_};
+    Edge::Parts parts{.io = io_, .clock = clock_, .random = random_, .backends = {{"fake", backend_.get()}}, .layers = nullptr, .uppers = uppers_, .resolver = resolver_, .history = history_.get()};
     Result<std::unique_ptr<Edge>> opened = Edge::open(std::move(parts), {.data_directory = directory, .limits = limits});
     if (!opened.ok()) {
       ADD_FAILURE() << opened.error().message();
@@ -146,13 +148,36 @@ class RunningEdge {
       (void)co_await exchange.respond(std::move(response));
       co_return;
     }
+    if (request.path == "/node") {
+      (void)co_await exchange.respond(net::json_response(200, edge_->node_json()));
+      co_return;
+    }
+    if (request.path == "/v1/sandboxes") co_return co_await list(exchange);
     std::vector<std::string> rest(request.segments.begin() + 3, request.segments.end());
     co_await edge_->serve(exchange, {}, request.segments[2], std::move(rest));
+  }
+
+  boost::asio::awaitable<void> list(net::Exchange& exchange) {
+    const auto parameter = [&](const char* name) {
+      const std::string* value = exchange.request().parameter(name);
+      return value ? *value : std::string();
+    };
+    const std::string limit = parameter("limit");
+    const Result<SandboxPage> page = co_await edge_->list(
+        {}, {.selector = parameter("selector"), .state = parameter("state"), .limit = limit.empty() ? 100 : std::stoul(limit), .cursor = parameter("cursor")});
+    if (!page.ok()) {
+      (void)co_await exchange.respond(net::error_response(page.error()));
+      co_return;
+    }
+    json::array items;
+    for (const model::Sandbox& sandbox : page->items) items.push_back(model::to_json(sandbox));
+    (void)co_await exchange.respond(net::json_response(200, json::serialize(json::object{{"items", items}, {"next_cursor", page->next_cursor}})));
   }
 
   boost::asio::io_context io_{1};
   SystemClock clock_;
   SystemRandom random_;
+  std::unique_ptr<store::Store> history_;
   UpperPools uppers_;
   SystemResolver resolver_;
   std::unique_ptr<backend::fake::PlainBackend> backend_;

@@ -42,7 +42,7 @@ TEST_P(StoreContract, IsEmptyAtFirst) {
   EXPECT_TRUE(store_->keys()->empty());
   EXPECT_TRUE(store_->refs()->empty());
   EXPECT_TRUE(store_->services()->empty());
-  EXPECT_TRUE(store_->history("default", 10, 0)->empty());
+  EXPECT_TRUE(store_->history("default", {}, 10)->empty());
 }
 
 TEST_P(StoreContract, ReplacesAKeyByItsId) {
@@ -114,42 +114,43 @@ TEST_P(StoreContract, KeepsRunningOperationsAndTheLastThatAreOver) {
   EXPECT_EQ(kept->back().record, "{\"n\":1009}");
 }
 
-TEST_P(StoreContract, TellsHistoryNewestFirstBoundedAndOnce) {
-  std::vector<model::Sandbox> ended;
-  for (int i = 1; i <= 5; ++i) {
-    model::Sandbox sandbox;
-    sandbox.id = "sandbox" + std::to_string(i);
-    sandbox.project = "default";
-    sandbox.state = model::SandboxState::kEnded;
-    sandbox.cause = model::EndCause::kUser;
-    sandbox.ended_at_ms = i * 100;
-    ended.push_back(sandbox);
-  }
-  ASSERT_TRUE(store_->append_history(ended).ok());
-  ASSERT_TRUE(store_->append_history(ended).ok());
-
-  const auto first = store_->history("default", 2, 0);
-  const auto next = store_->history("default", 10, (*first)[1].ended_at_ms);
-
-  ASSERT_EQ(first->size(), 2u);
-  EXPECT_EQ((*first)[0].id, "sandbox5");
-  EXPECT_EQ(next->size(), 3u);
-  EXPECT_TRUE(store_->history("other", 10, 0)->empty());
-}
-
-TEST_P(StoreContract, FindsOneOfTheHistoryByIdAndTrimsByAgeAndNumber) {
-  std::vector<model::Sandbox> ended;
-  for (int i = 1; i <= 5; ++i) {
+// Sandboxes 1 to `count`, created and ended in that order.
+std::vector<model::Sandbox> ended_ones(int count) {
+  std::vector<model::Sandbox> out;
+  for (int i = 1; i <= count; ++i) {
     model::Sandbox sandbox;
     sandbox.id = "sandbox" + std::to_string(i);
     sandbox.project = "default";
     sandbox.state = model::SandboxState::kEnded;
     sandbox.cause = model::EndCause::kOom;
     sandbox.end_detail = "why";
+    sandbox.created_at_ms = i * 10;
     sandbox.ended_at_ms = i * 100;
-    ended.push_back(sandbox);
+    out.push_back(std::move(sandbox));
   }
+  return out;
+}
+
+TEST_P(StoreContract, TellsHistoryInTheOrderOfCreationBoundedAndOnce) {
+  std::vector<model::Sandbox> ended = ended_ones(5);
+  ended[3].created_at_ms = ended[2].created_at_ms;  // then by id
+  std::swap(ended[0], ended[4]);
   ASSERT_TRUE(store_->append_history(ended).ok());
+  ASSERT_TRUE(store_->append_history(ended).ok());
+
+  const auto first = store_->history("default", {}, 3);
+  const auto next = store_->history("default", {(*first)[2].created_at_ms, (*first)[2].id}, 10);
+
+  ASSERT_EQ(first->size(), 3u);
+  EXPECT_EQ((*first)[0].id, "sandbox1");
+  EXPECT_EQ((*first)[2].id, "sandbox3");
+  ASSERT_EQ(next->size(), 2u);
+  EXPECT_EQ((*next)[0].id, "sandbox4");
+  EXPECT_TRUE(store_->history("other", {}, 10)->empty());
+}
+
+TEST_P(StoreContract, FindsOneOfTheHistoryByIdAndTrimsByAgeAndNumber) {
+  ASSERT_TRUE(store_->append_history(ended_ones(5)).ok());
 
   const auto found = store_->past("default", "sandbox5");
   const auto others = store_->past("other", "sandbox5");
@@ -160,26 +161,36 @@ TEST_P(StoreContract, FindsOneOfTheHistoryByIdAndTrimsByAgeAndNumber) {
   EXPECT_EQ((*found)->cause, model::EndCause::kOom);
   EXPECT_EQ((*found)->end_detail, "why");
   EXPECT_FALSE(others->has_value());
-  const auto left = store_->history("default", 10, 0);
+  const auto left = store_->history("default", {}, 10);
   ASSERT_EQ(left->size(), 3u);
-  EXPECT_EQ(left->back().id, "sandbox3");
+  EXPECT_EQ(left->front().id, "sandbox3");
+}
+
+TEST_P(StoreContract, FindsOneOfTheHistoryByPrefixAndByTheNewestOfAName) {
+  std::vector<model::Sandbox> ended = ended_ones(4);
+  ended[0].id = "abcd2222";
+  ended[1].id = "abcd3333";
+  for (int i : {1, 2, 3}) ended[i].spec.name = "n";
+  ended[3].ended_at_ms = 1;
+  ended[3].project = "other";
+  ASSERT_TRUE(store_->append_history(ended).ok());
+
+  EXPECT_EQ((*store_->find_past("default", "abcd2222"))->id, "abcd2222");
+  EXPECT_EQ((*store_->find_past("default", "abcd3"))->id, "abcd3333");
+  EXPECT_EQ(store_->find_past("default", "abcd").error().code(), ErrorCode::kConflict);
+  EXPECT_FALSE(store_->find_past("default", "abc")->has_value());
+  EXPECT_EQ((*store_->find_past("default", "n"))->id, "sandbox3");
+  EXPECT_EQ((*store_->find_past("other", "n"))->id, "sandbox4");
+  EXPECT_FALSE(store_->find_past("default", "")->has_value());
 }
 
 TEST_P(StoreContract, ErasesFromTheHistoryWhatIsNamed) {
-  std::vector<model::Sandbox> ended(3);
-  for (int i = 0; i < 3; ++i) {
-    ended[i].id = "sandbox" + std::to_string(i);
-    ended[i].project = "default";
-    ended[i].state = model::SandboxState::kEnded;
-    ended[i].cause = model::EndCause::kUser;
-    ended[i].ended_at_ms = i + 1;
-  }
-  ASSERT_TRUE(store_->append_history(ended).ok());
+  ASSERT_TRUE(store_->append_history(ended_ones(3)).ok());
 
-  ASSERT_TRUE(store_->erase_history({"sandbox0", "sandbox2", "never there"}).ok());
+  ASSERT_TRUE(store_->erase_history({"sandbox1", "sandbox3", "never there"}).ok());
 
-  EXPECT_FALSE(store_->past("default", "sandbox0")->has_value());
-  EXPECT_TRUE(store_->past("default", "sandbox1")->has_value());
+  EXPECT_FALSE(store_->past("default", "sandbox1")->has_value());
+  EXPECT_TRUE(store_->past("default", "sandbox2")->has_value());
 }
 
 INSTANTIATE_TEST_SUITE_P(All, StoreContract, ::testing::Values(StoreCase{"file", true}, StoreCase{"memory", false}),

@@ -82,6 +82,8 @@ def test_stop_keeps_and_rm_forgets(dsec, tiny):
 
     assert waiting.communicate(timeout=30)[0] == b"user\n"
     assert json.loads(dsec("inspect", kept, check=True).stdout)["state"] == "ended"
+    listed = dsec("ps", "--all", "-q", check=True).stdout.decode().split()
+    assert kept in listed and gone not in listed and kept not in dsec("ps", "-q", check=True).stdout.decode().split()
     missing = dsec("inspect", gone)
     assert missing.returncode == 1 and b"there is no sandbox" in missing.stderr
     dsec("rm", kept, check=True)
