@@ -156,7 +156,7 @@ asio::awaitable<void> run(Node& node, int& exit_code) {
     co_await signals.async_wait(asio::redirect_error(asio::use_awaitable, failed));
   }
   log_info("stopping", {{"sandboxes", node.options.stop_sandboxes ? "end" : "stay"}});
-  node.api->stopping = true;
+  node.api->begin_stop();
   node.edge->begin_stop();
   co_await node.http->drain(Deadline::in(kDrain));
   co_await node.edge->stop(node.options.stop_sandboxes ? edge::Edge::Sandboxes::kStop : edge::Edge::Sandboxes::kKeep);

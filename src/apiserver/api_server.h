@@ -73,6 +73,11 @@ class ApiServer {
   ApiServer(ServerParts parts, ServerOptions options);
   // The whole life of one request. Never throws, always answers.
   asio::awaitable<void> handle(net::Exchange& exchange);
+  // Before the requests are drained: streams end, waits are answered.
+  void begin_stop() {
+    stopping = true;
+    operations.touch_all();
+  }
 
   ServerParts parts;
   const ServerOptions options;

@@ -85,6 +85,10 @@ Result<std::shared_ptr<Operation>> Operations::find(const std::string& project, 
   return found->second;
 }
 
+void Operations::touch_all() {
+  for (const auto& [id, operation] : operations_) touch(*operation);
+}
+
 asio::awaitable<void> Operations::finish(std::shared_ptr<Operation> operation, Result<boost::json::value> outcome) {
   if (outcome.ok()) {
     operation->result = std::move(outcome).value();

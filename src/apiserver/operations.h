@@ -53,6 +53,8 @@ class Operations {
   // kNotFound for another project's too.
   Result<std::shared_ptr<Operation>> find(const std::string& project, const std::string& id) const;
   void touch(Operation& operation) { operation.changed->cancel(); }
+  // Whoever waits for one looks again: the server stops.
+  void touch_all();
   asio::awaitable<void> finish(std::shared_ptr<Operation> operation, Result<boost::json::value> outcome);
   // Until the operation has changed or `by` has come.
   asio::awaitable<void> wait(std::shared_ptr<Operation> operation, Instant by);

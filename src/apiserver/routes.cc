@@ -31,6 +31,7 @@ const std::vector<Route>& routes() {
       {"GET", "/v1/refs", kViewer, list_refs},
 
       {"GET", "/v1/operations/{id}", kViewer, get_operation},
+      {"GET", "/v1/operations/{id}/events", kViewer, stream_operation},
       {"DELETE", "/v1/operations/{id}", kMember, cancel_operation},
 
       {"GET", "/v1/services", kViewer, list_services},

@@ -63,6 +63,27 @@ Result<json::value> Context::call(const std::string& method, const std::string& 
   return value;
 }
 
+Result<void> Context::events(const std::string& target, const std::function<Result<void>(const json::object&)>& take) {
+  HttpCall call;
+  call.target = target;
+  call.headers = {{"Accept", "text/event-stream"}};
+  std::string rest;
+  const auto answer = raw(call, [&](std::string_view part) -> Result<void> {
+    rest += part;
+    for (std::size_t end = rest.find('\n'); end != std::string::npos; end = rest.find('\n')) {
+      const std::string line = rest.substr(0, end);
+      rest.erase(0, end + 1);
+      if (!line.starts_with("data:")) continue;
+      boost::system::error_code failure;
+      const json::value event = json::parse(line.substr(5), failure);
+      if (failure || !event.is_object()) return Error(ErrorCode::kInternal, target + ": an event is no JSON object");
+      DSEC_TRY(take(event.get_object()));
+    }
+    return {};
+  });
+  return answer.ok() ? Result<void>() : Result<void>(answer.error());
+}
+
 Result<json::array> Context::pages(const std::string& target) {
   json::array all;
   std::string cursor;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <boost/json.hpp>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -42,6 +43,8 @@ class Context {
   Result<json::value> get(const std::string& target) { return call("GET", target); }
   Result<json::value> post(const std::string& target, const json::value& body) { return call("POST", target, &body); }
   Result<HttpAnswer> raw(const HttpCall& request, const net::BodySink& sink = {});
+  // Server-sent events, each one's data as it comes, until the server ends the stream.
+  Result<void> events(const std::string& target, const std::function<Result<void>(const json::object&)>& take);
   // A failure to reach the server, with what to do about it.
   Error explained(Error error) const;
   // Every page of a listing.

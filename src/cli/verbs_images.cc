@@ -36,25 +36,20 @@ std::string names_of(const json::object& o) {
 
 // Follows an operation of the server to its end and returns its result.
 Result<json::value> follow_operation(Context& context, const std::string& id, Progress* progress) {
-  while (true) {
-    DSEC_ASSIGN(const json::value answer, context.get("/v1/operations/" + percent_encode(id) + "?wait_ms=1000"));
-    if (!answer.is_object()) return Error(ErrorCode::kInternal, "the server's answer about an operation is no object");
-    const json::object& operation = answer.get_object();
-    const std::string state = text_at(operation, "state");
-    if (progress) {
-      const std::string stage = text_at(operation, "progress.stage");
-      progress->update(stage.empty() ? state : stage, static_cast<std::uint64_t>(number_at(operation, "progress.done_bytes")),
+  json::object operation;
+  DSEC_TRY(context.events("/v1/operations/" + percent_encode(id) + "/events", [&](const json::object& event) -> Result<void> {
+    operation = event;
+    const std::string stage = text_at(operation, "progress.stage");
+    if (progress)
+      progress->update(stage.empty() ? text_at(operation, "state") : stage, static_cast<std::uint64_t>(number_at(operation, "progress.done_bytes")),
                        static_cast<std::uint64_t>(number_at(operation, "progress.total_bytes")));
-    }
-    if (state == "succeeded" || state == "done") {
-      const json::value* result = operation.if_contains("result");
-      return result ? *result : answer;
-    }
-    if (state == "failed" || state == "cancelled") {
-      const std::string message = text_at(operation, "error.message");
-      return Error(ErrorCode::kInternal, message.empty() ? "the import " + state : message);
-    }
-  }
+    return {};
+  }));
+  const std::string state = text_at(operation, "state");
+  if (state == "succeeded") return operation["result"];
+  if (state != "failed" && state != "cancelled") return Error(ErrorCode::kUnavailable, "the server stopped while operation " + id + " was " + state);
+  const std::string message = text_at(operation, "error.message");
+  return Error(ErrorCode::kInternal, message.empty() ? "the import " + state : message);
 }
 
 }  // namespace

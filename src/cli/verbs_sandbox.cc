@@ -385,25 +385,11 @@ int events_verb(Context& context, const std::string& ref, bool follow, bool json
     if (!sandbox.ok()) return fail(sandbox.error());
     only = text_at(sandbox->as_object(), "id");
   }
-  HttpCall call;
-  call.target = "/v1/events";
-  call.headers = {{"Accept", "text/event-stream"}};
-  call.timeout = std::chrono::hours(24);
-  std::string rest;
-  auto answer = context.raw(call, [&](std::string_view part) -> Result<void> {
-    rest += part;
-    for (std::size_t end = rest.find('\n'); end != std::string::npos; end = rest.find('\n')) {
-      const std::string line = rest.substr(0, end);
-      rest.erase(0, end + 1);
-      if (!line.starts_with("data:")) continue;
-      boost::system::error_code failure;
-      const json::value event = json::parse(line.substr(5), failure);
-      if (failure || !event.is_object() || (!only.empty() && text_at(event.get_object(), "sandbox") != only)) continue;
-      print(line_of(event));
-    }
+  const auto followed = context.events("/v1/events", [&](const json::object& event) -> Result<void> {
+    if (only.empty() || text_at(event, "sandbox") == only) print(line_of(event));
     return {};
   });
-  return answer.ok() ? kOk : fail(answer.error());
+  return followed.ok() ? kOk : fail(followed.error());
 }
 
 }  // namespace dsec::cli

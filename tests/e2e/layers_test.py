@@ -1,5 +1,6 @@
 """Imports, composition, refs, and archives that mean harm."""
 import io
+import json
 import os
 import pathlib
 import subprocess
@@ -208,6 +209,58 @@ def test_a_wrong_import_request_is_a_400(api, query):
     answer = api.raw("POST", "/v1/layers", tree(file("a")), headers={"Content-Type": "application/x-tar"}, query=query)
 
     assert answer.status == 400, answer
+
+
+def events_of(api, path):
+    """(event, data) of a stream of server-sent events, as they come."""
+    connection = api.connection(timeout=60)
+    connection.request("GET", path, headers={"Authorization": f"Bearer {api.key}"})
+    answer = connection.getresponse()
+    assert (answer.status, answer.headers["Content-Type"]) == (200, "text/event-stream")
+    event = None
+    for line in answer:
+        name, _, value = line.decode().rstrip("\n").partition(": ")
+        if name == "event":
+            event = value
+        elif name == "data":
+            yield event, json.loads(value)
+    connection.close()
+
+
+def test_an_operation_is_followed_to_its_end_and_a_delete_cancels_it(api, server):
+    started = api.must("POST", "/v1/images", query={"name": "followed:1", "source": "debian:bookworm"}, expect=202)["operation_id"]
+    path = f"/v1/operations/{started}"
+    following = events_of(api, path + "/events")
+    first = next(following)
+
+    cancelled = api.call("DELETE", path)
+    events = [first, *following]
+
+    assert cancelled.status == 202
+    assert all(name == data["state"] and data["id"] == started for name, data in events)
+    assert all(set(data["progress"]) == {"stage", "done_bytes", "total_bytes"} for _, data in events)
+    assert events[0][0] == "running" and events[-1][0] == "cancelled"
+    assert [name for name, _ in events_of(api, path + "/events")] == ["cancelled"], "what is over is told at once"
+    assert api.call("GET", "/v1/images/followed:1").status == 404
+    assert not list((server.data / "import").iterdir())
+    assert api.call("GET", "/v1/operations/op-none/events").status == 404
+    assert api.call("GET", path + "/events", query={"after": 1}).status == 400
+
+
+def test_a_stop_of_the_server_ends_the_events_of_an_operation():
+    running = Server(name="operations").start()
+    try:
+        started = running.api.must("POST", "/v1/images", query={"name": "built:1", "source": "debian:bookworm"}, expect=202)["operation_id"]
+        following = events_of(running.api, f"/v1/operations/{started}/events")
+        next(following)
+        running.child.terminate()
+        states = [name for name, _ in following]
+        assert running.child.wait(20) == 0
+        assert "succeeded" not in states
+        running.start()
+    finally:
+        complaints = running.close()
+    assert not complaints, complaints
 
 
 def test_an_operation_that_a_restart_interrupts_is_a_typed_failure_and_stays_one():

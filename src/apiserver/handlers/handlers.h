@@ -24,6 +24,7 @@ asio::awaitable<Result<void>> serve_sandbox(ApiServer& server, Call& call);
 asio::awaitable<Result<void>> import_image(ApiServer& server, Call& call);
 asio::awaitable<Result<void>> import_layer(ApiServer& server, Call& call);
 asio::awaitable<Result<void>> get_operation(ApiServer& server, Call& call);
+asio::awaitable<Result<void>> stream_operation(ApiServer& server, Call& call);
 asio::awaitable<Result<void>> cancel_operation(ApiServer& server, Call& call);
 
 // layers.cc

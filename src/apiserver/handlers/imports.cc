@@ -10,7 +10,6 @@
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <array>
-#include <charconv>
 
 #include "apiserver/handlers/handlers.h"
 #include "base/encoding.h"
@@ -214,24 +213,5 @@ asio::awaitable<Result<void>> import(ApiServer& server, Call& call, bool image) 
 
 asio::awaitable<Result<void>> import_image(ApiServer& server, Call& call) { return import(server, call, true); }
 asio::awaitable<Result<void>> import_layer(ApiServer& server, Call& call) { return import(server, call, false); }
-
-asio::awaitable<Result<void>> get_operation(ApiServer& server, Call& call) {
-  DSEC_CO_TRY(check_parameters(call.request(), {"wait_ms"}));
-  DSEC_CO_ASSIGN(auto operation, server.operations.find(call.principal.project, call.path.at("id")));
-  if (const std::string* wait = call.request().parameter("wait_ms")) {
-    int ms = 0;
-    const auto [end, error] = std::from_chars(wait->data(), wait->data() + wait->size(), ms);
-    if (error != std::errc() || end != wait->data() + wait->size() || ms < 0 || ms > 60'000) co_return invalid_argument("wait_ms: a number from 0 to 60000");
-    co_await server.operations.wait(operation, server.parts.clock.now() + std::chrono::milliseconds(ms));
-  }
-  co_return co_await respond_json(call.exchange, 200, to_json(*operation));
-}
-
-asio::awaitable<Result<void>> cancel_operation(ApiServer& server, Call& call) {
-  DSEC_CO_ASSIGN(auto operation, server.operations.find(call.principal.project, call.path.at("id")));
-  operation->cancelled = true;
-  server.operations.touch(*operation);
-  co_return co_await respond_json(call.exchange, 202, to_json(*operation));
-}
 
 }  // namespace dsec::apiserver
