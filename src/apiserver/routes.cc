@@ -28,6 +28,9 @@ const std::vector<Route>& routes() {
       {"GET", "/v1/layers/{ref}", kViewer, get_layer},
       {"DELETE", "/v1/layers/{ref}", kMember, delete_layer},
       {"POST", "/v1/layers/{ref}/verify", kMember, verify_layer},
+      {"GET", "/v1/layers/{ref}/files", kViewer, list_layer_files},
+      {"GET", "/v1/layers/{ref}/content", kViewer, read_layer_file},
+      {"GET", "/v1/layers/{ref}/diff", kViewer, diff_layers},
       {"GET", "/v1/refs", kViewer, list_refs},
 
       {"GET", "/v1/operations/{id}", kViewer, get_operation},

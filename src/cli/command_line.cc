@@ -106,6 +106,7 @@ class CommandLine {
   void add_commands();
   void add_files();
   void add_images();
+  void add_layer_contents(CLI::App* parent);
   void add_administration();
 
   CLI::App app_{"DSec: sandboxes for agents. Run a server with `dsec serve`; everything else speaks to one."};
@@ -118,6 +119,7 @@ class CommandLine {
   SpecOptions create_;
   ListOptions ps_;
   ListingOptions listing_;
+  LayerVerifyOptions layer_verify_;
   ImportVerbOptions import_;
   ServiceAddOptions service_;
   std::vector<std::string> refs_;
@@ -267,17 +269,43 @@ void CommandLine::add_images() {
     add->add_option("--owner", import_.owner, "UID:GID in place of a directory's own owners (0:0)");
     add->add_flag("-q,--quiet", import_.quiet, "Print the digest only");
     add->add_flag("--json", import_.json, "The whole record");
-    CLI::App* ls = verb("ls", "List them", [this, collection](Context& c) { return catalogue_ls_verb(c, collection, listing_); }, parent);
+    CLI::App* ls = verb("ls", layers ? "List them, or the files in one" : "List them", [this, collection](Context& c) {
+      return ref_.empty() ? catalogue_ls_verb(c, collection, listing_) : layer_files_verb(c, ref_, text_.empty() ? "/" : text_, recursive_, listing_);
+    }, parent);
     add_listing(ls, listing_);
+    if (layers) {
+      ls->add_option("ref", ref_, "Name or digest: lists its files");
+      ls->add_option("path", text_, "Directory in it (/)");
+      ls->add_flag("-R,--recursive", recursive_, "And all that is below");
+    }
     CLI::App* inspect = verb("inspect", "Everything about one, as JSON", [this, collection](Context& c) { return catalogue_inspect_verb(c, collection, ref_); }, parent);
     inspect->add_option("ref", ref_, "Name or digest")->required();
     CLI::App* rm = verb("rm", "Remove them", [this, collection](Context& c) { return catalogue_rm_verb(c, collection, refs_); }, parent);
     rm->add_option("ref", refs_, "Names or digests")->required();
-    if (layers) {
-      CLI::App* verify = verb("verify", "Compare the stored bytes with the digest", [this](Context& c) { return layer_verify_verb(c, refs_); }, parent);
-      verify->add_option("ref", refs_, "Names or digests")->required();
-    }
+    if (layers) add_layer_contents(parent);
   }
+}
+
+void CommandLine::add_layer_contents(CLI::App* parent) {
+  CLI::App* cat = verb("cat", "Print a file of one", [this](Context& c) { return layer_cat_verb(c, ref_, second_); }, parent);
+  CLI::App* diff = verb("diff", "What the second has added (+), removed (-) and changed (!); exit code 1 when anything", [this](Context& c) {
+    return layer_diff_verb(c, ref_, second_, listing_.json);
+  }, parent);
+  diff->add_option("before", ref_, "Name or digest")->required();
+  diff->add_option("after", second_, "Name or digest")->required();
+  diff->add_flag("--json", listing_.json, "A JSON object for each difference");
+  CLI::App* verify = verb("verify", "Compare the stored bytes with the digest and check that the image may be mounted", [this](Context& c) {
+    return layer_verify_verb(c, refs_, layer_verify_);
+  }, parent);
+  verify->add_option("ref", refs_, "Names or digests");
+  verify->add_flag("--all", layer_verify_.all, "Every layer that has a name");
+  verify->add_option("--key", layer_verify_.key, "A builder's public key (PEM file, Ed25519) that must have signed it");
+  verify->add_option("--signature", layer_verify_.signature, "The signature's file, as `dsec layer sign` prints it");
+  verify->add_flag("--json", layer_verify_.json, "What was found, as JSON");
+  CLI::App* sign = verb("sign", "Vouch for one: print the signature of its digest", [this](Context& c) { return layer_sign_verb(c, ref_, second_); }, parent);
+  for (CLI::App* sub : {cat, sign}) sub->add_option("ref", ref_, "Name or digest")->required();
+  cat->add_option("path", second_, "File in it")->required();
+  sign->add_option("--key", second_, "Private key (PEM file, Ed25519)")->required();
 }
 
 void CommandLine::add_administration() {

@@ -84,7 +84,19 @@ int import_verb(Context& context, const ImportVerbOptions& options);
 int catalogue_ls_verb(Context& context, const std::string& collection, const ListingOptions& listing);
 int catalogue_inspect_verb(Context& context, const std::string& collection, const std::string& ref);
 int catalogue_rm_verb(Context& context, const std::string& collection, const std::vector<std::string>& refs);
-int layer_verify_verb(Context& context, const std::vector<std::string>& refs);
+
+// verbs_layer.cc
+int layer_files_verb(Context& context, const std::string& ref, const std::string& path, bool recursive, const ListingOptions& options);
+int layer_cat_verb(Context& context, const std::string& ref, const std::string& path);
+// As diff(1): 0 when they are equal, 1 when not, 2 for trouble.
+int layer_diff_verb(Context& context, const std::string& before, const std::string& after, bool json_output);
+struct LayerVerifyOptions {
+  std::string key, signature;  // files
+  bool all = false;
+  bool json = false;
+};
+int layer_verify_verb(Context& context, std::vector<std::string> refs, const LayerVerifyOptions& options);
+int layer_sign_verb(Context& context, const std::string& ref, const std::string& key);
 
 // verbs_admin.cc
 int login_verb(const std::string& name, const std::string& url, const std::string& key);

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdlib>
 
+#include "cli/file_columns.h"
 #include "cli/tar_reader.h"
 #include "cli/tar_writer.h"
 #include "cli/units_text.h"
@@ -141,21 +142,7 @@ int fs_ls_verb(Context& context, const std::string& ref, const std::string& path
       items = found->get_array();
   const char* key_of_name = recursive ? "path" : "name";
   const auto name = [key_of_name](const json::object& o) { return text_at(o, key_of_name); };
-  const std::vector<Column> columns = {
-      {"MODE", [](const json::object& o) {
-         const std::string mode = text_at(o, "mode");
-         return value_at(o, "mode") && value_at(o, "mode")->is_string() ? mode : fmt::format("{:04o}", number_at(o, "mode"));
-       }},
-      {"OWNER", [](const json::object& o) { return (text_at(o, "user").empty() ? text_at(o, "uid") : text_at(o, "user")) + ":" +
-                                                   (text_at(o, "group").empty() ? text_at(o, "gid") : text_at(o, "group")); }},
-      {"SIZE", [](const json::object& o) { return text_at(o, "size"); }},
-      {"MODIFIED", [](const json::object& o) { return time_text(value_at(o, "mtime_ns") ? number_at(o, "mtime_ns") / 1'000'000 : time_at(o, "mtime_ms")); }},
-      {"NAME", [&name](const json::object& o) {
-         const std::string type = text_at(o, "type");
-         return name(o) + (type == "directory" ? "/" : type == "symlink" ? " -> " + text_at(o, "target") : "");
-       }},
-  };
-  const auto text = listing(items, columns, name, options);
+  const auto text = listing(items, file_columns(key_of_name), name, options);
   if (!text.ok()) return fail(text.error(), kUsage);
   print(*text);
   if (answer->is_object() && text_at(answer->get_object(), "truncated") == "true") note("dsec: the listing is cut; name a directory further down");

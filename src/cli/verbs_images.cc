@@ -1,7 +1,8 @@
-// Images and layers: import, list, look at, verify, remove.
+// Images and layers: import, list, look at, remove.
 #include <chrono>
 
 #include "cli/import_source.h"
+#include "cli/operation.h"
 #include "cli/progress.h"
 #include "cli/units_text.h"
 #include "cli/verbs.h"
@@ -32,24 +33,6 @@ std::string names_of(const json::object& o) {
   for (const json::value& ref : refs->get_array())
     if (ref.is_string()) out += (out.empty() ? "" : ", ") + std::string(ref.get_string());
   return out;
-}
-
-// Follows an operation of the server to its end and returns its result.
-Result<json::value> follow_operation(Context& context, const std::string& id, Progress* progress) {
-  json::object operation;
-  DSEC_TRY(context.events("/v1/operations/" + percent_encode(id) + "/events", [&](const json::object& event) -> Result<void> {
-    operation = event;
-    const std::string stage = text_at(operation, "progress.stage");
-    if (progress)
-      progress->update(stage.empty() ? text_at(operation, "state") : stage, static_cast<std::uint64_t>(number_at(operation, "progress.done_bytes")),
-                       static_cast<std::uint64_t>(number_at(operation, "progress.total_bytes")));
-    return {};
-  }));
-  const std::string state = text_at(operation, "state");
-  if (state == "succeeded") return operation["result"];
-  if (state != "failed" && state != "cancelled") return Error(ErrorCode::kUnavailable, "the server stopped while operation " + id + " was " + state);
-  const std::string message = text_at(operation, "error.message");
-  return Error(ErrorCode::kInternal, message.empty() ? "the import " + state : message);
 }
 
 }  // namespace
@@ -106,7 +89,7 @@ int import_verb(Context& context, const ImportVerbOptions& options) {
     if (operation.empty()) operation = text_at(layer.get_object(), "operation.id");
     if (operation.empty() && answer->status == 202) operation = text_at(layer.get_object(), "id");
     if (!operation.empty()) {
-      auto result = follow_operation(context, operation, progress ? &*progress : nullptr);
+      auto result = follow_operation(context, operation, "import", progress ? &*progress : nullptr);
       if (!result.ok()) {
         if (progress) progress->clear();
         return fail(std::move(result).within("import " + options.name).error());
@@ -160,17 +143,6 @@ int catalogue_rm_verb(Context& context, const std::string& collection, const std
   for (const std::string& ref : refs) {
     auto done = context.call("DELETE", "/v1/" + collection + "/" + percent_encode(ref));
     if (done.ok()) print(ref + "\n");
-    else code = fail(std::move(done).within(ref).error());
-  }
-  return code;
-}
-
-int layer_verify_verb(Context& context, const std::vector<std::string>& refs) {
-  int code = kOk;
-  for (const std::string& ref : refs) {
-    const json::value empty = json::object();
-    auto done = context.call("POST", "/v1/layers/" + percent_encode(ref) + "/verify", &empty, {}, std::chrono::hours(1));
-    if (done.ok()) print(ref + "  intact\n");
     else code = fail(std::move(done).within(ref).error());
   }
   return code;

@@ -1,21 +1,11 @@
 """Keys and who they stand for: stored as hashes, told once, and a project's key reaches its own project alone."""
-import os
 import stat
 import subprocess
 
 import pytest
 
-from support.api import Api
+from support.api import key_of
 from support.server import BIN
-
-
-def key_of(api, role="member", project=None):
-    """(project's name, its Api) with a fresh key."""
-    name = project or f"p{os.urandom(4).hex()}"
-    if project is None:
-        api.must("POST", "/v1/projects", {"name": name})
-    made = api.must("POST", f"/v1/projects/{name}/keys", {"name": role, "role": role})
-    return name, Api(f"http://{api.host}:{api.port}", made["key"])
 
 
 def test_a_key_is_told_once_and_stored_as_a_hash(server, api):

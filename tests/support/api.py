@@ -2,6 +2,7 @@
 import base64
 import http.client
 import json
+import os
 import socket
 import time
 import urllib.parse
@@ -265,3 +266,12 @@ def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def key_of(api, role="member", project=None):
+    """(project's name, its Api) with a fresh key."""
+    name = project or f"p{os.urandom(4).hex()}"
+    if project is None:
+        api.must("POST", "/v1/projects", {"name": name})
+    made = api.must("POST", f"/v1/projects/{name}/keys", {"name": role, "role": role})
+    return name, Api(f"http://{api.host}:{api.port}", made["key"])

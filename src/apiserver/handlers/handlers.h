@@ -26,6 +26,8 @@ asio::awaitable<Result<void>> import_layer(ApiServer& server, Call& call);
 asio::awaitable<Result<void>> get_operation(ApiServer& server, Call& call);
 asio::awaitable<Result<void>> stream_operation(ApiServer& server, Call& call);
 asio::awaitable<Result<void>> cancel_operation(ApiServer& server, Call& call);
+// A new operation of the caller's project, stored already.
+asio::awaitable<Result<std::shared_ptr<Operation>>> start_operation(ApiServer& server, const Call& call, std::string kind);
 
 // layers.cc
 asio::awaitable<Result<void>> list_images(ApiServer& server, Call& call);
@@ -34,10 +36,19 @@ asio::awaitable<Result<void>> delete_image(ApiServer& server, Call& call);
 asio::awaitable<Result<void>> list_layers(ApiServer& server, Call& call);
 asio::awaitable<Result<void>> get_layer(ApiServer& server, Call& call);
 asio::awaitable<Result<void>> delete_layer(ApiServer& server, Call& call);
-asio::awaitable<Result<void>> verify_layer(ApiServer& server, Call& call);
 asio::awaitable<Result<void>> list_refs(ApiServer& server, Call& call);
 // A layer under its name: the record with name, tag, ref and layers beside it.
 Result<boost::json::object> describe_ref(const ApiServer& server, const store::Ref& ref);
+// The digest of a layer, by name or digest, that the caller may read.
+Result<std::string> readable_layer(ApiServer& server, const Call& call, const std::string& text);
+
+// layer_files.cc
+asio::awaitable<Result<void>> list_layer_files(ApiServer& server, Call& call);
+asio::awaitable<Result<void>> read_layer_file(ApiServer& server, Call& call);
+asio::awaitable<Result<void>> diff_layers(ApiServer& server, Call& call);
+
+// layer_verify.cc
+asio::awaitable<Result<void>> verify_layer(ApiServer& server, Call& call);
 
 // services.cc
 asio::awaitable<Result<void>> list_services(ApiServer& server, Call& call);

@@ -170,11 +170,9 @@ asio::awaitable<Result<void>> pump(ApiServer& server, net::Exchange& exchange, s
 asio::awaitable<Result<void>> import(ApiServer& server, Call& call, bool image) {
   DSEC_CO_ASSIGN(ImportRequest request, parse_request(call, image));
   if (request.form == Form::kDebian) {
-    const std::string id = "op-" + to_base32(server.parts.random.bytes(15));
-    const std::int64_t now = std::chrono::duration_cast<std::chrono::milliseconds>(server.parts.clock.wall_now().time_since_epoch()).count();
-    DSEC_CO_ASSIGN(auto operation, co_await server.operations.start(id, call.principal.project, "import", now));
+    DSEC_CO_ASSIGN(auto operation, co_await start_operation(server, call, "import"));
     asio::co_spawn(server.parts.io, build(server, call.principal.project, std::move(request), operation), asio::detached);
-    co_return co_await respond_json(call.exchange, 202, {{"operation_id", id}, {"operation", to_json(*operation)}});
+    co_return co_await respond_json(call.exchange, 202, {{"operation_id", operation->id}, {"operation", to_json(*operation)}});
   }
 
   DSEC_CO_ASSIGN(Pipe pipe, make_pipe());
@@ -210,6 +208,12 @@ asio::awaitable<Result<void>> import(ApiServer& server, Call& call, bool image) 
 }
 
 }  // namespace
+
+asio::awaitable<Result<std::shared_ptr<Operation>>> start_operation(ApiServer& server, const Call& call, std::string kind) {
+  const std::string id = "op-" + to_base32(server.parts.random.bytes(15));
+  const std::int64_t now = std::chrono::duration_cast<std::chrono::milliseconds>(server.parts.clock.wall_now().time_since_epoch()).count();
+  co_return co_await server.operations.start(id, call.principal.project, std::move(kind), now);
+}
 
 asio::awaitable<Result<void>> import_image(ApiServer& server, Call& call) { return import(server, call, true); }
 asio::awaitable<Result<void>> import_layer(ApiServer& server, Call& call) { return import(server, call, false); }

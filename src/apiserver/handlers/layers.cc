@@ -53,6 +53,15 @@ asio::awaitable<Result<void>> remove_named(ApiServer& server, const std::string&
 
 }  // namespace
 
+Result<std::string> readable_layer(ApiServer& server, const Call& call, const std::string& text) {
+  if (model::is_digest(text)) {
+    if (!server.parts.catalogue.may_read(call.principal.project, text)) return Error(ErrorCode::kNotFound, "no layer " + text);
+    return text;
+  }
+  DSEC_ASSIGN(const store::Ref ref, find_layer_ref(server, call, text));
+  return ref.layers.back();
+}
+
 Result<json::object> describe_ref(const ApiServer& server, const store::Ref& ref) {
   json::object out;
   json::array layers;
@@ -132,18 +141,6 @@ asio::awaitable<Result<void>> delete_layer(ApiServer& server, Call& call) {
   DSEC_CO_ASSIGN(store::Ref ref, find_layer_ref(server, call, call.path.at("ref")));
   DSEC_CO_TRY(co_await remove_named(server, call.principal.project, std::move(ref)));
   co_return co_await call.exchange.respond({.status = 204});
-}
-
-asio::awaitable<Result<void>> verify_layer(ApiServer& server, Call& call) {
-  std::string digest = call.path.at("ref");
-  if (!model::is_digest(digest)) {
-    DSEC_CO_ASSIGN(const store::Ref ref, find_layer_ref(server, call, digest));
-    digest = ref.layers.back();
-  } else if (!server.parts.catalogue.may_read(call.principal.project, digest)) {
-    co_return Error(ErrorCode::kNotFound, "no layer " + digest);
-  }
-  DSEC_CO_TRY(co_await net::on_pool(server.parts.imports, [&server, digest] { return server.parts.layers.verify(digest); }));
-  co_return co_await respond_json(call.exchange, 200, {{"digest", digest}, {"verified", true}});
 }
 
 asio::awaitable<Result<void>> list_refs(ApiServer& server, Call& call) {

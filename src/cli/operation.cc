@@ -1,0 +1,24 @@
+#include "cli/operation.h"
+
+#include "cli/table.h"
+
+namespace dsec::cli {
+
+Result<json::value> follow_operation(Context& context, const std::string& id, const std::string& what, Progress* progress) {
+  json::object operation;
+  DSEC_TRY(context.events("/v1/operations/" + percent_encode(id) + "/events", [&](const json::object& event) -> Result<void> {
+    operation = event;
+    const std::string stage = text_at(operation, "progress.stage");
+    if (progress)
+      progress->update(stage.empty() ? text_at(operation, "state") : stage, static_cast<std::uint64_t>(number_at(operation, "progress.done_bytes")),
+                       static_cast<std::uint64_t>(number_at(operation, "progress.total_bytes")));
+    return {};
+  }));
+  const std::string state = text_at(operation, "state");
+  if (state == "succeeded") return operation["result"];
+  if (state != "failed" && state != "cancelled") return Error(ErrorCode::kUnavailable, "the server stopped while operation " + id + " was " + state);
+  const std::string message = text_at(operation, "error.message");
+  return Error(ErrorCode::kInternal, message.empty() ? "the " + what + " " + state : message);
+}
+
+}  // namespace dsec::cli
