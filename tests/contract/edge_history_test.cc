@@ -28,8 +28,9 @@ struct Listed {
 Listed page(RunningEdge& edge, const std::string& query, const std::string& cursor = "") {
   const HttpAnswer answer = edge.call("GET", "/v1/sandboxes?" + query + "&cursor=" + cursor);
   EXPECT_EQ(answer.status, 200) << answer.body;
-  Listed out{.ids = {}, .cursor = std::string(answer.json().at("next_cursor").as_string())};
-  for (const json::value& item : answer.json().at("items").as_array()) out.ids.emplace_back(item.at("id").as_string());
+  const json::value shown = answer.json();
+  Listed out{.ids = {}, .cursor = std::string(shown.at("next_cursor").as_string())};
+  for (const json::value& item : shown.at("items").as_array()) out.ids.emplace_back(item.at("id").as_string());
   return out;
 }
 
