@@ -11,6 +11,7 @@
 
 #include "agent/command_plan.h"
 #include "agent/devices.h"
+#include "base/errno_text.h"
 #include "base/fail_point.h"
 #include "protocol/agent_descriptors.h"
 #include "sys/process.h"
@@ -277,8 +278,7 @@ void Commands::on_born(const std::string& op_id, PayloadPlan& plan, bool ran) {
   const EarlyExit early = std::exchange(early_exit_, {});
   if (!ran) {
     const int number = plan.error_number();
-    const char* text = ::strerrordesc_np(number);
-    return fail(*entry, stage_name(plan.stage()), number, text != nullptr ? text : "unknown error");
+    return fail(*entry, stage_name(plan.stage()), number, errno_text(number));
   }
   if (auto step = fail_point("agent.exec.born"); !step.ok()) {
     // Born and not to be told of: it must not run on unseen.

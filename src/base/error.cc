@@ -4,7 +4,8 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
+
+#include "base/errno_text.h"
 
 namespace dsec {
 
@@ -78,7 +79,7 @@ ErrorCode code_of(int error_number) {
 Error errno_error(std::string_view doing, int error_number, std::source_location where) {
   std::string message(doing);
   message += ": ";
-  message += strerrordesc_np(error_number) ? strerrordesc_np(error_number) : "unknown error";
+  message += errno_text(error_number);
   return Error(code_of(error_number), std::move(message), error_number, where);
 }
 

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "base/clock.h"
+#include "base/errno_text.h"
 #include "base/result.h"
 
 namespace dsec {
@@ -44,6 +45,11 @@ TEST(ErrorTest, ErrnoChoosesTheCode) {
   EXPECT_EQ(error.code(), ErrorCode::kNotFound);
   EXPECT_EQ(error.error_number(), ENOENT);
   EXPECT_EQ(error.message(), "open /x: No such file or directory");
+}
+
+TEST(ErrorTest, SaysAnErrnoThatNobodyKnowsByItsNumber) {
+  EXPECT_EQ(errno_text(EACCES), "Permission denied");
+  EXPECT_EQ(errno_text(99999), "unknown error 99999");
 }
 
 TEST(DeadlineTest, IsPassedAtItsInstantAndNeverNegative) {

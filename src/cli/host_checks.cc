@@ -14,17 +14,15 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <functional>
 
+#include "base/errno_text.h"
 #include "cli/units_text.h"
 #include "sys/cgroup.h"
 #include "sys/file.h"
 
 namespace dsec::cli {
 namespace {
-
-std::string error_text(int number) { return ::strerror(number); }
 
 // errno of `action` in a child process, so that what it changes goes with it; 0 = it worked
 int try_in_child(const std::function<int()>& action) {
@@ -74,18 +72,18 @@ HostCheck check_root() {
 HostCheck check_filesystem(const char* name, const char* why) {
   const int failure = fsopen_errno(name);
   if (failure == 0 || has_filesystem(name)) return {name, CheckOutcome::kGood, "available", ""};
-  return {name, CheckOutcome::kBad, error_text(failure), std::string("modprobe ") + name + " (" + why + ")"};
+  return {name, CheckOutcome::kBad, errno_text(failure), std::string("modprobe ") + name + " (" + why + ")"};
 }
 
 HostCheck check_directio() {
   // The option exists since 6.12 for file-backed mounts; fsconfig refuses an unknown key.
   const long fd = ::syscall(SYS_fsopen, "erofs", 1);
-  if (fd < 0) return {"erofs directio", CheckOutcome::kWarning, error_text(errno), "layers are cached twice without it"};
+  if (fd < 0) return {"erofs directio", CheckOutcome::kWarning, errno_text(errno), "layers are cached twice without it"};
   const long set = ::syscall(SYS_fsconfig, fd, 0 /* FSCONFIG_SET_FLAG */, "directio", nullptr, 0);
   const int failure = set == 0 ? 0 : errno;
   ::close(static_cast<int>(fd));
   if (failure == 0) return {"erofs directio", CheckOutcome::kGood, "available", ""};
-  return {"erofs directio", CheckOutcome::kWarning, error_text(failure), "layers are cached twice without it (Linux 6.14)"};
+  return {"erofs directio", CheckOutcome::kWarning, errno_text(failure), "layers are cached twice without it (Linux 6.14)"};
 }
 
 HostCheck check_namespaces() {
@@ -93,7 +91,7 @@ HostCheck check_namespaces() {
     return ::unshare(CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP) == 0 ? 0 : errno;
   });
   if (failure == 0) return {"namespaces", CheckOutcome::kGood, "user pid mount net ipc uts cgroup", ""};
-  return {"namespaces", CheckOutcome::kBad, error_text(failure),
+  return {"namespaces", CheckOutcome::kBad, errno_text(failure),
           "sysctl user.max_user_namespaces must not be 0, nor kernel.unprivileged_userns_clone or kernel.apparmor_restrict_unprivileged_userns forbid them"};
 }
 
@@ -107,13 +105,13 @@ HostCheck check_idmap() {
     return result == 0 ? 0 : errno;
   });
   if (failure == 0 || failure == EBADF || failure == EINVAL) return {"idmapped mounts", CheckOutcome::kGood, "available", ""};
-  return {"idmapped mounts", failure == EPERM ? CheckOutcome::kWarning : CheckOutcome::kBad, error_text(failure), "needs root and Linux 5.12"};
+  return {"idmapped mounts", failure == EPERM ? CheckOutcome::kWarning : CheckOutcome::kBad, errno_text(failure), "needs root and Linux 5.12"};
 }
 
 HostCheck check_seccomp() {
   unsigned action = SECCOMP_RET_KILL_PROCESS;
   if (::syscall(SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &action) == 0) return {"seccomp", CheckOutcome::kGood, "available", ""};
-  return {"seccomp", CheckOutcome::kBad, error_text(errno), "the kernel needs CONFIG_SECCOMP_FILTER"};
+  return {"seccomp", CheckOutcome::kBad, errno_text(errno), "the kernel needs CONFIG_SECCOMP_FILTER"};
 }
 
 HostCheck check_cgroups() {
@@ -154,7 +152,7 @@ HostCheck check_btrfs() {
 
 HostCheck check_kvm() {
   if (::access("/dev/kvm", R_OK | W_OK) == 0) return {"kvm", CheckOutcome::kGood, "/dev/kvm", ""};
-  return {"kvm", CheckOutcome::kWarning, error_text(errno), "only microVMs and full VMs want it"};
+  return {"kvm", CheckOutcome::kWarning, errno_text(errno), "only microVMs and full VMs want it"};
 }
 
 HostCheck check_files() {
@@ -185,7 +183,7 @@ HostCheck check_disk() {
   std::string path = "/var/lib/dsec";
   struct statvfs info {};
   if (::statvfs(path.c_str(), &info) != 0) path = "/var/lib";
-  if (::statvfs(path.c_str(), &info) != 0) return {"disk", CheckOutcome::kWarning, error_text(errno), ""};
+  if (::statvfs(path.c_str(), &info) != 0) return {"disk", CheckOutcome::kWarning, errno_text(errno), ""};
   const std::uint64_t free_bytes = static_cast<std::uint64_t>(info.f_bavail) * info.f_frsize;
   const std::string found = bytes_text(free_bytes) + " free below " + path;
   if (free_bytes > (5ULL << 30)) return {"disk", CheckOutcome::kGood, found, ""};

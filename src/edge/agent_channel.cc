@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/errno_text.h"
 #include "sys/file.h"
 
 namespace dsec::edge {
@@ -71,7 +72,7 @@ void AgentChannel::on_readable() {
     if (n < 0) {
       if (errno == EINTR) continue;
       if (errno == EAGAIN) break;
-      return lost(std::string("read: ") + std::strerror(errno));
+      return lost("read: " + errno_text(errno));
     }
     reader_.feed(std::string_view(scratch_.data(), static_cast<std::size_t>(n)));
     while (const auto frame = reader_.next()) {

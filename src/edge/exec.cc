@@ -6,8 +6,8 @@
 #include <sys/wait.h>
 
 #include <algorithm>
-#include <cstring>
 
+#include "base/errno_text.h"
 #include "base/log.h"
 #include "edge/live_sandbox.h"
 #include "net/blocking.h"
@@ -156,7 +156,7 @@ void Exec::on_failed(const protocol::ExecFailed& message) {
   }
   result_.exit_code = message.stage == "exec" && message.error_number == ENOENT ? 127 : 126;
   result_.error = message.stage + ": " + message.message;
-  if (message.error_number != 0 && message.message.empty()) result_.error += std::strerror(message.error_number);
+  if (message.error_number != 0 && message.message.empty()) result_.error += errno_text(message.error_number);
   finish(ExecStatus::kFailed);
 }
 

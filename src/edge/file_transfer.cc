@@ -1,8 +1,8 @@
 #include "edge/file_transfer.h"
 
 #include <cerrno>
-#include <cstring>
 
+#include "base/errno_text.h"
 #include "edge/live_sandbox.h"
 
 namespace dsec::edge {
@@ -41,7 +41,8 @@ Error file_error(int error_number, const std::string& path, const std::string& m
     case ETIMEDOUT: code = ErrorCode::kDeadlineExceeded; break;
     default: break;
   }
-  std::string text = path + ": " + (error_number != 0 ? std::strerror(error_number) : "failed");
+  std::string text = path + ": ";
+  text += error_number != 0 ? errno_text(error_number) : "failed";
   if (!message.empty() && message != text) text += " (" + message + ")";
   return Error(code, std::move(text), error_number);
 }

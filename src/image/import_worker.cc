@@ -13,11 +13,11 @@
 #include <cerrno>
 #include <chrono>
 #include <clocale>
-#include <cstring>
 #include <exception>
 #include <memory>
 
 #include "base/clock.h"
+#include "base/errno_text.h"
 #include "erofs/writer.h"
 #include "image/confinement.h"
 #include "image/debian_builder.h"
@@ -109,7 +109,7 @@ Result<ImportResult> import_oci(const ImportRequest& request, ProgressLine& prog
   return finish_image(request, layer, unpacker, std::move(result), progress);
 }
 
-std::string outcome(int value) { return value < 0 ? std::strerror(errno) : "allowed"; }
+std::string outcome(int value) { return value < 0 ? errno_text(errno) : "allowed"; }
 
 // What the confinement leaves, tried rather than believed.
 ImportResult probe() {
@@ -161,7 +161,7 @@ Result<ImportResult> confine_and_run(const ImportRequest& request, ProgressLine&
 int import_worker_main(int argc, char** argv) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   // Names in pax headers are UTF-8 and shall come out as the bytes they are.
-  std::setlocale(LC_CTYPE, "C.UTF-8");
+  std::setlocale(LC_CTYPE, "C.UTF-8");  // NOLINT(concurrency-mt-unsafe): no thread has started yet
   Result<ImportResult> result = Error(ErrorCode::kInternal, "no request");
   if (argc == 3) {
     ProgressLine progress;

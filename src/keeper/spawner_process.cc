@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <cstring>
 
+#include "base/errno_text.h"
 #include "base/log.h"
 #include "sys/process.h"
 
@@ -33,14 +33,14 @@ void SpawnerProcess::start_if_due() {
   if (pid == 0) {
     sigset_t none;
     ::sigemptyset(&none);
-    ::sigprocmask(SIG_SETMASK, &none, nullptr);
+    ::pthread_sigmask(SIG_SETMASK, &none, nullptr);
     ::fcntl(listener_, F_SETFD, 0);
     ::execv(argv[0], argv.data());
     ::_exit(127);
   }
   started_ = std::chrono::steady_clock::now();
   if (pid < 0) {
-    log_error("the spawner could not be started", {{"error", std::strerror(errno)}});
+    log_error("the spawner could not be started", {{"error", errno_text(errno)}});
     next_start_ = started_ + kLongestWait;
     return;
   }

@@ -14,6 +14,7 @@
 #include <csignal>
 #include <cstring>
 
+#include "base/errno_text.h"
 #include "base/fail_point.h"
 #include "sys/process.h"
 
@@ -84,7 +85,7 @@ Result<sys::Fd> ContainerInstance::dial_agent(Deadline) {
 // ever; so this thread goes in, makes it, and comes back.
 Result<sys::Fd> ContainerInstance::socket_inside(int family, int type) {
   if (::setns(pidfd_.get(), CLONE_NEWNET) < 0)
-    return Error(ErrorCode::kUnavailable, std::string("enter the sandbox's network: ") + std::strerror(errno), errno);
+    return Error(ErrorCode::kUnavailable, "enter the sandbox's network: " + errno_text(errno), errno);
   sys::Fd made(::socket(family, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int error = errno;
   // A thread left inside would make every later socket there.
