@@ -90,7 +90,7 @@ int Aether::run() {
 void Aether::watch_children() {
   sigset_t all;
   sigfillset(&all);
-  ::sigprocmask(SIG_SETMASK, &all, nullptr);
+  ::pthread_sigmask(SIG_SETMASK, &all, nullptr);
   sigset_t wanted;
   sigemptyset(&wanted);
   sigaddset(&wanted, SIGCHLD);

@@ -39,7 +39,7 @@ Result<SignalWatch> SignalWatch::watch(std::initializer_list<int> signals) {
   sigemptyset(&set);
   for (const int number : signals) sigaddset(&set, number);
   SignalWatch out;
-  ::sigprocmask(SIG_BLOCK, &set, &out.before_);
+  ::pthread_sigmask(SIG_BLOCK, &set, &out.before_);
   out.fd_ = sys::Fd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!out.fd_) return errno_error("signalfd", errno);
   return out;
@@ -48,7 +48,7 @@ Result<SignalWatch> SignalWatch::watch(std::initializer_list<int> signals) {
 SignalWatch::SignalWatch(SignalWatch&& other) noexcept : fd_(std::move(other.fd_)), before_(other.before_) {}
 
 SignalWatch::~SignalWatch() {
-  if (fd_) ::sigprocmask(SIG_SETMASK, &before_, nullptr);
+  if (fd_) ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 
 int SignalWatch::next() {

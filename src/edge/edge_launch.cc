@@ -69,8 +69,8 @@ Result<Launched> Edge::launch_blocking(const AcceptedRecord& accepted, Deadline 
 
   Launched out;
   Result<std::unique_ptr<backend::Instance>> launched = backend.launch(spec, rootfs, deadline);
-  Result<void> step = launched.ok() ? Result<void>() : Result<void>(std::move(launched).error());
-  if (step.ok()) {
+  Result<void> step;
+  if (launched.ok()) {
     out.instance = std::move(launched).value();
     out.record = {.id = accepted.id, .backend_record = out.instance->record(), .upper_record = upper->directory ? "disk" : ""};
     Result<sys::Fd> agent = out.instance->dial_agent(deadline);
@@ -82,6 +82,8 @@ Result<Launched> Edge::launch_blocking(const AcceptedRecord& accepted, Deadline 
     step = platform_fault(std::move(agent).within("reach the agent").error());
     if (Result<void> destroyed = out.instance->destroy(Deadline::in(options_.limits.destroy_deadline)); !destroyed.ok())
       log_error("a sandbox that did not start is not removed", {{"sandbox", accepted.id}, {"why", destroyed.error().message()}});
+  } else {
+    step = std::move(launched).error();
   }
   if (Result<void> removed = parts_.uppers.remove(accepted.id); !removed.ok())
     log_error("a writable layer is not removed", {{"sandbox", accepted.id}, {"why", removed.error().message()}});

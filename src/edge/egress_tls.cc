@@ -51,7 +51,7 @@ std::optional<std::string> server_name_of(std::string_view extension) {
 }
 
 ClientHello parse_body(std::string_view body) {
-  const ClientHello malformed{.state = ClientHello::State::kMalformed};
+  ClientHello malformed{.state = ClientHello::State::kMalformed};
   Cursor cursor(body);
   cursor.number(2);   // legacy_version
   cursor.take(32);    // random
@@ -81,8 +81,8 @@ ClientHello parse_body(std::string_view body) {
 }  // namespace
 
 ClientHello parse_client_hello(std::string_view bytes) {
-  const ClientHello incomplete;
-  const ClientHello malformed{.state = ClientHello::State::kMalformed};
+  ClientHello incomplete;
+  ClientHello malformed{.state = ClientHello::State::kMalformed};
   std::string message;  // the handshake message may be spread over records
   std::string_view rest = bytes;
   for (;;) {

@@ -44,8 +44,7 @@ asio::awaitable<Result<bool>> add_output(json::object& out, std::shared_ptr<Live
     offset += part.size();
   }
   bool lossy = false;
-  std::string text = to_utf8(bytes, &lossy);
-  out[name] = std::move(text);
+  out[name] = to_utf8(bytes, &lossy);
   if (lossy) out[std::string(name) + "_base64"] = to_base64(bytes);
   out[std::string(name) + "_bytes"] = stream.total;
   co_return bytes.size() < stream.total;

@@ -143,9 +143,9 @@ void SubvolumeStock::run() {
     lock.unlock();
     Result<Subvolume> made = make();
     lock.lock();
-    if (made.ok()) spares_.push_back(std::move(made).value());
     // After an error launches make their own, and tell theirs.
-    filling_ = made.ok() && spares_.size() < kReady;
+    filling_ = made.ok() && spares_.size() + 1 < kReady;
+    if (made.ok()) spares_.push_back(std::move(made).value());
   }
 }
 

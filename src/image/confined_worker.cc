@@ -95,7 +95,7 @@ struct ChildPlan {
   for (int signal = 1; signal < 65; signal++) ::sigaction(signal, &by_default, nullptr);
   sigset_t none;
   ::sigemptyset(&none);
-  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  ::pthread_sigmask(SIG_SETMASK, &none, nullptr);
   // The path belongs to host root: it can only be walked before this process
   // takes its own ids.
   if (::chdir(plan.directory) != 0) ::_exit(121);

@@ -213,7 +213,7 @@ Result<void> keep(const KeeperOptions& options, int ready_fd) {
   ::sigemptyset(&stop);
   ::sigaddset(&stop, SIGTERM);
   ::sigaddset(&stop, SIGINT);
-  ::sigprocmask(SIG_BLOCK, &stop, nullptr);
+  ::pthread_sigmask(SIG_BLOCK, &stop, nullptr);
   sys::Fd signals(::signalfd(-1, &stop, SFD_CLOEXEC));
   if (!signals) return errno_error("signalfd", errno);
 

@@ -160,7 +160,7 @@ Result<void> serve(const ServerOptions& options, sys::Fd listener) {
   ::sigemptyset(&stop);
   ::sigaddset(&stop, SIGTERM);
   ::sigaddset(&stop, SIGINT);
-  ::sigprocmask(SIG_BLOCK, &stop, nullptr);
+  ::pthread_sigmask(SIG_BLOCK, &stop, nullptr);
   sys::CgroupHost host = sys::CgroupHost::detect();
   if (!options.use_v1) host = host.without_v1();
   DSEC_ASSIGN(sys::CgroupTree cgroups, sys::CgroupTree::create(host, options.cgroup_name));

@@ -247,14 +247,15 @@ bool SlotPool::work(SlotMaker& maker, std::unique_lock<std::mutex>& lock) {
     Slot slot = std::move(bare_.front());
     bare_.pop_front();
     lock.unlock();
-    const Result<void> made = flesh_out(maker, slot);
-    if (!made.ok()) {
+    if (const Result<void> made = flesh_out(maker, slot); !made.ok()) {
       log_error("a skeleton could not be made", {{"slot", slot.name()}, {"error", made.error().message()}});
       discard(std::move(slot));
+      lock.lock();
+      return false;  // it waits for the next take, whose launch reports its own failure
     }
     lock.lock();
-    if (made.ok()) ready_.push_back(std::move(slot));
-    return made.ok();  // after a failure it waits for the next take, whose launch reports its own
+    ready_.push_back(std::move(slot));
+    return true;
   }
   if (!returned_.empty()) {
     Slot slot = std::move(returned_.front());
@@ -263,13 +264,14 @@ bool SlotPool::work(SlotMaker& maker, std::unique_lock<std::mutex>& lock) {
     // `ready`, and new ones are made only when half of that is gone.
     const bool wanted = bare_.size() < 2 * options_.ready;
     lock.unlock();
-    const bool renewed = wanted && renew(maker.namespaces, slot);
-    if (!renewed) discard(std::move(slot));
-    lock.lock();
-    if (renewed) {
-      ++recycled_;
-      bare_.push_back(std::move(slot));
+    if (!wanted || !renew(maker.namespaces, slot)) {
+      discard(std::move(slot));
+      lock.lock();
+      return true;
     }
+    lock.lock();
+    ++recycled_;
+    bare_.push_back(std::move(slot));
     return true;
   }
   if (ready_.size() + bare_.size() < (filling_ ? options_.ready : options_.ready / 2)) {

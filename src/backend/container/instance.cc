@@ -133,11 +133,12 @@ Result<std::unique_ptr<Operation>> ContainerInstance::operation(const OperationR
   if (past == ContainerOperation::Past::kKnown) {
     DSEC_ASSIGN(cgroup, sys::CgroupTree::make_operation(payload.get(), name));
   } else {
-    cgroup = sys::Fd(::openat(payload.get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (!cgroup) {
+    const int opened = ::openat(payload.get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (opened < 0) {
       if (errno == ENOENT) return Error(ErrorCode::kNotFound, "no such operation");
       return errno_error("open the operation's cgroup", errno);
     }
+    cgroup = sys::Fd(opened);
   }
   return std::unique_ptr<Operation>(
       std::make_unique<ContainerOperation>(std::move(payload), std::move(name), std::move(cgroup), record.before, past, scope_));

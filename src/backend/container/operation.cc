@@ -57,7 +57,7 @@ Result<void> ContainerOperation::kill() {
   const std::scoped_lock lock(mutex_, scope_->mutex);
   if (!cgroup_ || scope_->given_back.load()) return {};  // its last process had ended
   killed_ = true;
-  const auto killed = sys::CgroupTree::kill_operation(cgroup_.get());
+  auto killed = sys::CgroupTree::kill_operation(cgroup_.get());
   // The directory is gone with its last process.
   if (!killed.ok() && (killed.error().error_number() == ENOENT || killed.error().error_number() == ENODEV)) return {};
   return killed;
