@@ -1,9 +1,6 @@
 """The stages of --nightly."""
 import os
-import pathlib
-import re
 import shutil
-import subprocess
 
 from runner.counts import Counts
 
@@ -29,16 +26,6 @@ def asan(context):
 
 def tsan(context):
     return _sanitized(context, "tsan", {"TSAN_OPTIONS": "halt_on_error=0:exitcode=66:second_deadlock_stack=1"})
-
-
-def tidy(context):
-    """clang-tidy while building; a warning is an error."""
-    if context.call(["cmake", "--preset", "tidy"], timeout=300, quiet=True) != 0:
-        return Counts(failed=1)
-    if context.call(["cmake", "--build", "--preset", "tidy"], timeout=7200, quiet=True) != 0:
-        context.failures.append("tidy: findings above")
-        return Counts(failed=1)
-    return Counts(passed=1)
 
 
 def fuzz(context):

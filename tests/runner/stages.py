@@ -3,7 +3,7 @@ import dataclasses
 import pathlib
 from typing import Callable
 
-from runner import nightly
+from runner import nightly, tidy
 from runner.counts import Context, Counts
 
 
@@ -92,7 +92,7 @@ ALL = [
     Stage("pressure", "slow readers, many at once, capacity", e2e("tests/e2e/pressure_test.py"), leak_check=True),
     Stage("crash", "fail points and random kills; re-adoption", e2e("tests/e2e/crash_test.py", timeout=1200), leak_check=True),
     Stage("package", "install rules and the .deb", package),
-    Stage("tidy", "clang-tidy over the tree", nightly.tidy, nightly=True, own_build=True),
+    Stage("tidy", "clang-tidy over the product's sources", tidy.tidy, nightly=True, own_build=True),
     Stage("asan", "unit and contract suites under ASan and UBSan", nightly.asan, nightly=True, own_build=True),
     Stage("tsan", "unit and contract suites under TSan", nightly.tsan, nightly=True, own_build=True),
     Stage("fuzz", "every fuzz target for minutes", nightly.fuzz, nightly=True, own_build=True),
