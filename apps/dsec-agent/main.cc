@@ -24,10 +24,12 @@ namespace {
 // A few small allocations at a time, and memory given back soon: thousands of
 // these processes share a node.
 void keep_heap_small() {
+  // NOLINTBEGIN(concurrency-mt-unsafe): the first act of main, and this program starts no thread
   mallopt(M_ARENA_MAX, 1);
   mallopt(M_TRIM_THRESHOLD, 64 << 10);
   mallopt(M_TOP_PAD, 16 << 10);
   mallopt(M_MMAP_THRESHOLD, 128 << 10);
+  // NOLINTEND(concurrency-mt-unsafe)
 }
 
 }  // namespace

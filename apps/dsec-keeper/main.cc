@@ -22,6 +22,7 @@ namespace {
 // Standard streams of whoever started us are not to be held open.
 void detach_streams(const std::string& data_dir) {
   const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  if (null < 0) ::_exit(1);
   const int log = ::open((data_dir + "/run/keeper.log").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600);
   ::dup2(null, 0);
   ::dup2(null, 1);

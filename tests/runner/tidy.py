@@ -78,17 +78,20 @@ def check(flags, sources, scratch):
     except subprocess.TimeoutExpired:
         return {source: [f"{source}: not checked within {TIMEOUT_SECONDS} s"] for source in sources}
     findings, misfits = collections.defaultdict(list), set()
-    for match in FINDING.finditer(done.stdout):
+    matches = list(FINDING.finditer(done.stdout))
+    for match in matches:
         path, line = _origin(match, joined, sources, begins)
-        if match["check"].startswith("clang-diagnostic-error"):
+        if match["check"] == "clang-diagnostic-error":
             misfits.add(path)
+        elif path.is_relative_to("/usr"):
+            continue  # the analyzer followed a call of ours into a library
         findings[path if path in sources else sources[0]].append(f"{path}:{line}:{match['column']}: {match['text']} [{match['check']}]")
-    if len(sources) > 1 and (misfits or (done.returncode != 0 and not findings)):
+    if len(sources) > 1 and (misfits or (done.returncode != 0 and not matches)):
         aside = [s for s in sources if s in misfits] or sources
         rest = [s for s in sources if s not in aside]
         parts = [[s] for s in sources] if not rest else [rest, aside]
         return {k: v for part in parts for k, v in check(flags, part, scratch).items()}
-    if done.returncode != 0 and not findings:
+    if done.returncode != 0 and not matches:
         findings[sources[0]].append(done.stdout[-4000:])
     return findings
 
@@ -105,7 +108,8 @@ def tidy(context):
     scratch = build / "joined"
     scratch.mkdir(exist_ok=True)
     counts = Counts()
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+    pool = concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1)
+    try:
         work = [(sources, pool.submit(check, flags, sources, scratch))
                 for flags, sources in batches(build / "compile_commands.json")]
         for sources, job in work:
@@ -114,4 +118,6 @@ def tidy(context):
             for source, lines in sorted(findings.items()):
                 print("\n".join(lines), flush=True)
                 context.failures.append(f"tidy: {source.relative_to(context.root)}: {len(lines)} findings")
+    finally:
+        pool.shutdown(cancel_futures=True)
     return counts
