@@ -28,11 +28,8 @@ bool put_octal(char (&field)[N], std::uint64_t value) {
   char text[24];
   const auto end = std::to_chars(text, text + sizeof text, value, 8).ptr;
   const auto digits = static_cast<std::size_t>(end - text);
-  if (digits > N - 1) {
-    std::memset(field, '0', N - 1);
-    return false;
-  }
-  std::memset(field, '0', N - 1);
+  std::fill_n(field, N - 1, '0');
+  if (digits > N - 1) return false;
   std::memcpy(field + (N - 1 - digits), text, digits);
   return true;
 }
@@ -44,7 +41,7 @@ bool put_name(UstarHeader& header, const std::string& name) {
     return true;
   }
   const std::size_t cut = name.find('/', name.size() - sizeof header.name - 1);
-  if (cut == std::string::npos || cut > sizeof header.prefix || cut + 1 == name.size()) {
+  if (cut > sizeof header.prefix /* or npos */ || cut + 1 == name.size()) {
     std::memcpy(header.name, name.data(), sizeof header.name);
     return false;
   }
