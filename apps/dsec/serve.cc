@@ -187,6 +187,7 @@ int serve_main(int argc, char** argv) {
   int exit_code = 0;
   asio::co_spawn(node.io, run(node, exit_code), asio::detached);
   node.io.run();
+  node.imports.reset();  // its jobs use all the rest
   // The keeper stays for sandboxes that run on; without any it has nothing to keep.
   if ((node.options.stop_sandboxes || node.edge->live() == 0) && exit_code == 0) {
     if (node.disk_pool != nullptr) (void)node.disk_pool->release();

@@ -73,10 +73,10 @@ class ApiServer {
   ApiServer(ServerParts parts, ServerOptions options);
   // The whole life of one request. Never throws, always answers.
   asio::awaitable<void> handle(net::Exchange& exchange);
-  // Before the requests are drained: streams end, waits are answered.
+  // Before the requests are drained: streams end, waits are answered, builds are given up.
   void begin_stop() {
     stopping = true;
-    operations.touch_all();
+    operations.give_up();
   }
 
   ServerParts parts;

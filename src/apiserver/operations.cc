@@ -85,8 +85,11 @@ Result<std::shared_ptr<Operation>> Operations::find(const std::string& project, 
   return found->second;
 }
 
-void Operations::touch_all() {
-  for (const auto& [id, operation] : operations_) touch(*operation);
+void Operations::give_up() {
+  for (const auto& [id, operation] : operations_) {
+    if (!operation->finished()) operation->cancelled = true;
+    touch(*operation);
+  }
 }
 
 asio::awaitable<void> Operations::finish(std::shared_ptr<Operation> operation, Result<boost::json::value> outcome) {

@@ -53,8 +53,9 @@ class Operations {
   // kNotFound for another project's too.
   Result<std::shared_ptr<Operation>> find(const std::string& project, const std::string& id) const;
   void touch(Operation& operation) { operation.changed->cancel(); }
-  // Whoever waits for one looks again: the server stops.
-  void touch_all();
+  // The server stops: their work is given up, and whoever waits for one looks again.
+  // Their records stay as they are; the next start says that they were interrupted.
+  void give_up();
   asio::awaitable<void> finish(std::shared_ptr<Operation> operation, Result<boost::json::value> outcome);
   // Until the operation has changed or `by` has come.
   asio::awaitable<void> wait(std::shared_ptr<Operation> operation, Instant by);

@@ -128,6 +128,7 @@ asio::awaitable<void> build(ApiServer& server, std::string project, ImportReques
   };
   Result<model::LayerRecord> record = co_await net::on_pool(
       server.parts.imports, [&server, request, options] { return run_import(server.parts.importer, request, options, -1); });
+  if (server.stopping) co_return;
   if (!record.ok()) {
     log_warning("an import failed", {{"name", request.name.text()}, {"error", record.error().message()}});
     co_await server.operations.finish(operation, std::move(record).error());
