@@ -201,6 +201,7 @@ class Edge final : public SandboxOwner {
   std::deque<SandboxEvent> events_;
   std::uint64_t next_event_ = 1;
   Notifier events_changed_;
+  bool recovering_ = false;
   bool recovered_ = false;
   bool house_open_ = false;
   Notifier house_;

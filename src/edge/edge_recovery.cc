@@ -24,6 +24,7 @@ using model::SandboxState;
 namespace {
 
 constexpr auto kHousePeriod = std::chrono::seconds(1);
+constexpr auto kSweepPatience = std::chrono::seconds(20);
 
 Result<model::SandboxIdSeal::Key> seal_key(const std::string& path, Random& random) {
   Result<std::string> text = sys::read_file(path, 64);
@@ -193,6 +194,7 @@ void Edge::sweep_uppers() {
 }
 
 asio::awaitable<void> Edge::recover() {
+  recovering_ = true;
   const bool same_boot = last_boot_id_ == boot_id_;
   std::vector<std::shared_ptr<LiveSandbox>> open;
   for (const auto& [id, sandbox] : by_id_)
@@ -235,6 +237,7 @@ asio::awaitable<void> Edge::recover() {
     else if (*swept > 0)
       log_info("left-overs of sandboxes were removed", {{"backend", name}, {"count", std::to_string(*swept)}});
   }
+  recovering_ = false;
   context_.swept = true;
   context_.swept_now.notify();
 
@@ -313,6 +316,9 @@ void Edge::begin_stop() {
 
 asio::awaitable<void> Edge::stop(Sandboxes sandboxes) {
   begin_stop();
+  // The sweep asks the spawner, which may be stopped once this returns.
+  const Instant swept_by = context_.clock.now() + kSweepPatience;
+  while (recovering_ && context_.clock.now() < swept_by) co_await context_.swept_now.wait(swept_by);
   std::vector<std::shared_ptr<LiveSandbox>> all;
   for (const auto& [id, sandbox] : by_id_) all.push_back(sandbox);
   if (sandboxes == Sandboxes::kStop) {
