@@ -9,7 +9,9 @@
 #include <set>
 
 #include "base/fail_point.h"
+#include "erofs/checker.h"
 #include "erofs/digest.h"
+#include "erofs/source.h"
 #include "image/erofs_mount.h"
 #include "model/json.h"
 #include "model/strict_object.h"
@@ -71,6 +73,15 @@ Result<void> expect_digest(const std::string& path, const std::string& digest) {
   DSEC_ASSIGN(const sys::Fd file, sys::open_at(AT_FDCWD, path, O_RDONLY));
   DSEC_ASSIGN(const std::string found, erofs::digest_of_file(file.get()));
   if (found != digest) return Error(ErrorCode::kDataFault, path + " holds " + found);
+  return {};
+}
+
+// Before the kernel meets it. Whoever made the image had hostile bytes in its hands.
+Result<void> expect_sound(const std::string& metadata) {
+  DSEC_ASSIGN(sys::Fd file, sys::open_at(AT_FDCWD, metadata, O_RDONLY));
+  DSEC_ASSIGN(std::unique_ptr<erofs::FileSource> source, erofs::FileSource::open(std::move(file)));
+  DSEC_ASSIGN(const erofs::Verdict verdict, erofs::check_image(std::move(source)));
+  if (!verdict.sound()) return Error(ErrorCode::kDataFault, "the image is not sound: " + verdict.problem->text());
   return {};
 }
 
@@ -189,6 +200,7 @@ Result<model::LayerRecord> LayerStore::publish(const ImageFiles& files, model::L
   if (data.bytes != 0 && (devices.empty() || "sha256:" + devices[0].digest != data.digest || devices[0].bytes() != data.bytes)) {
     return Error(ErrorCode::kDataFault, "the image's data is not what its metadata says");
   }
+  DSEC_TRY(expect_sound(files.metadata));
   record.size_bytes = metadata.bytes;
   for (const erofs::Device& device : devices) record.size_bytes += device.bytes();
   const std::string text = boost::json::serialize(model::to_json(record));

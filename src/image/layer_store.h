@@ -44,7 +44,8 @@ class LayerStore {
   // Publishes an image made by an importer (moved, not copied: it lies on the
   // store's filesystem, and no one else may still write to it). The bytes are
   // hashed: the metadata's digest is compared with record.digest, which is filled
-  // in when empty, as is size_bytes; the data's with what the metadata says.
+  // in when empty, as is size_bytes; the data's with what the metadata says, which
+  // erofs::check_image() has to find sound: it is what the kernel will mount.
   // Answers the record as stored: a digest that the store has keeps its own, and
   // the files are removed all the same. Blocks for as long as reading and syncing
   // them takes.

@@ -95,6 +95,20 @@ TEST_F(LayerStoreTest, RefusesAnImageThatIsNotWhatItsRecordSays) {
   EXPECT_TRUE(store_->list().empty());
 }
 
+TEST_F(LayerStoreTest, RefusesAnImageThatOurWriterWouldNotWrite) {
+  const model::LayerRecord record = imported();
+  const ImageFiles image = loose_copy(record);
+  ASSERT_TRUE(store_->remove(record.digest).ok());
+  change_byte(image.metadata, 1500);
+
+  const auto published = store_->publish(image, {});  // whatever its digest is
+
+  ASSERT_FALSE(published.ok());
+  EXPECT_EQ(published.error().code(), ErrorCode::kDataFault);
+  EXPECT_NE(published.error().message().find("not sound"), std::string::npos) << published.error().message();
+  EXPECT_TRUE(store_->list().empty());
+}
+
 TEST_F(LayerStoreTest, RefusesAFileThatIsNoImage) {
   ASSERT_TRUE(sys::replace_file(directory_ + "/import/text", std::string(8192, 'x'), 0600).ok());
 
