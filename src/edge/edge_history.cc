@@ -225,7 +225,7 @@ asio::awaitable<Result<void>> Edge::forget_on_request(std::string id) {
   const Instant by = context_.clock.now() + kPatience;
   while ((!*committed || erasing_.contains(id)) && !context_.stopping && context_.clock.now() < by) co_await erased_.wait(by);
   if (*committed) co_return **committed;
-  co_return Result<void>();
+  co_return Error(ErrorCode::kUnavailable, "the log has not taken the forgetting yet: ask again");
 }
 
 asio::awaitable<void> Edge::erase_forgotten() {
