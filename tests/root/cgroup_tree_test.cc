@@ -58,16 +58,21 @@ TEST_F(CgroupTreeTest, ATreeThatNobodyHasIsFoundAndRemovedWithItsSlots) {
 }
 
 TEST_F(CgroupTreeTest, ATreeInWhichSomethingRunsIsNamedAndLeftAlone) {
-  ASSERT_TRUE(CgroupTree::create(host_, name_).value().make_slot("s7", 0).ok());
   const pid_t child = ::fork();
   if (child == 0) ::pause(), ::_exit(0);
-  ASSERT_TRUE(write_at(AT_FDCWD, host_.unified + "/" + name_ + "/slots/s7/payload/cgroup.procs", std::to_string(child)).ok());
+  Result<void> entered;
+  {
+    const CgroupTree owner = CgroupTree::create(host_, name_).value();  // until something runs inside, any node's sweep may take it
+    entered = owner.make_slot("s7", 0);
+    if (entered.ok()) entered = write_at(AT_FDCWD, host_.unified + "/" + name_ + "/slots/s7/payload/cgroup.procs", std::to_string(child));
+  }
 
   const auto removed = CgroupTree::remove_abandoned(host_, name_);
   const bool named = is_abandoned(true);
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
 
+  EXPECT_TRUE(entered.ok()) << entered.error().message();
   EXPECT_FALSE(removed.ok());
   EXPECT_TRUE(named);
   EXPECT_TRUE(exists());
