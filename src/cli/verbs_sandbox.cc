@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <functional>
+#include <thread>
 
 #include "base/encoding.h"
 #include "base/random.h"
@@ -12,6 +13,9 @@
 
 namespace dsec::cli {
 namespace {
+
+constexpr auto kRestartGrace = std::chrono::seconds(60);
+constexpr auto kRestartPause = std::chrono::milliseconds(200);
 
 std::int64_t now_ms() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -293,26 +297,27 @@ int kill_verb(Context& context, const std::string& ref, const std::string& exec_
   });
 }
 
-int wait_verb(Context& context, const std::vector<std::string>& refs, const std::string& exec_id) {
-  int code = kOk;
-  for (const std::string& ref : refs) {
-    const std::string target = sandbox_target(ref, (exec_id.empty() ? "" : "/exec/" + percent_encode(exec_id)) + "?wait_ms=60000");
-    while (true) {
-      auto answer = context.get(target);
-      if (!answer.ok()) return fail(answer.error());
-      const json::object& item = answer->as_object();
-      if (!exec_id.empty()) {
-        if (text_at(item, "state") == "running") continue;
-        print(text_at(item, "exit_code") + "\n");
-        break;
-      }
-      if (text_at(item, "state") == "ended") {
-        print(text_at(item, "cause") + "\n");
-        break;
-      }
-    }
+namespace {
+// A server that is restarted meanwhile takes its sandboxes up again.
+Result<json::value> get_through_restarts(Context& context, const std::string& target) {
+  const Deadline deadline = Deadline::in(kRestartGrace);
+  while (true) {
+    auto answer = context.get(target);
+    if (answer.ok() || answer.error().code() != ErrorCode::kUnavailable || deadline.passed()) return answer;
+    std::this_thread::sleep_for(kRestartPause);
   }
-  return code;
+}
+}  // namespace
+
+int wait_verb(Context& context, const std::vector<std::string>& refs, const std::string& exec_id) {
+  for (const std::string& ref : refs) {
+    const std::string target = sandbox_target(ref, exec_id.empty() ? "" : "/exec/" + percent_encode(exec_id));
+    auto answer = context.get(target);
+    while (answer.ok() && text_at(answer->as_object(), "state") != "ended") answer = get_through_restarts(context, target + "?wait_ms=60000");
+    if (!answer.ok()) return fail(answer.error());
+    print(text_at(answer->as_object(), exec_id.empty() ? "cause" : "exit_code") + "\n");
+  }
+  return kOk;
 }
 
 Result<void> forget_sandbox(Context& context, const std::string& ref) {

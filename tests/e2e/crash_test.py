@@ -15,7 +15,7 @@ import pytest
 
 from support import images, leftovers
 from support.api import Api, Box, wait_until
-from support.server import ROOT, Server, rows_of
+from support.server import BIN, ROOT, Server, rows_of
 
 RANDOM_KILLS = int(os.environ.get("DSEC_KILLS", "20"))
 SEED = int(os.environ.get("DSEC_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
@@ -169,6 +169,23 @@ def test_a_stop_answers_who_waits_and_a_kill_cuts_them_off(crash_server, hard, o
 
     assert outcomes == [outcome]
     assert crash_server.api.must("DELETE", box.path)["state"] == "ended"
+
+
+@pytest.mark.parametrize("hard", [False, True])
+def test_the_command_line_waits_on_through_a_restart(crash_server, hard):
+    api, box = crash_server.api, crash_server.api.create("tiny:1")
+    waiting = subprocess.Popen([BIN / "dsec", "wait", box.id], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               env={**os.environ, "DSEC_URL": api.url, "DSEC_API_KEY": api.key})
+    time.sleep(1)  # it has had an answer and waits for the next
+
+    crash_server.restart(hard=hard, listen=api.url.removeprefix("http://"))
+    time.sleep(0.5)
+    still_waiting = waiting.poll() is None
+    crash_server.api.must("DELETE", box.path)
+
+    out, errors = waiting.communicate(timeout=30)
+    assert still_waiting, errors
+    assert (waiting.returncode, out) == (0, "user\n"), errors
 
 
 def test_two_servers_on_one_data_directory_are_refused(crash_server):
