@@ -68,6 +68,8 @@ def measure_api(dsec: dsec_api.Dsec, sizes: Dict[str, int], recorder: Recorder) 
 
     say("exec of true")
     failures += dsec_api.exec_true(client, sizes["execs"], lambda ms: recorder.add("dsec API", "exec true, one sandbox", ms))
+    say("create to echo, one after another")
+    failures += dsec_api.echoes(client, sizes["cycles"], lambda ms: recorder.add("dsec API", "create to echo, one after another", ms))
     say("create to echo, 50 at once")
     for _ in range(sizes["bursts"]):
         failures += dsec_api.burst(client, 50, lambda ms: recorder.add("dsec API", "create to echo, 50 at once", ms))

@@ -165,16 +165,24 @@ def exec_true(client: Client, count: int, note: Callable[[float], None]) -> List
     return client.run([work()])
 
 
+def echoes(client: Client, count: int, note: Callable[[float], None]) -> List[str]:
+    """Create to first output of one client that does nothing else: no other program runs in between."""
+    return client.run([cycles(count, lambda figures: note(figures["create to echo"]))])
+
+
 def burst(client: Client, at_once: int, note: Callable[[float], None]) -> List[str]:
-    """`at_once` clients that create and echo in the same moment; the deletes are not counted."""
+    """`at_once` clients that create and echo in the same moment; the deletes come when all have their echo."""
+    identities: List[str] = []
+
     def work() -> Work:
         begin = time.perf_counter()
         made = expect((yield create_call()), 201)
+        identities.append(made["id"])
         expect((yield exec_call(made["id"], "echo", "hello")), 200)
         note((time.perf_counter() - begin) * 1000)
-        yield delete_call(made["id"])
 
-    return client.run([work() for _ in range(at_once)])
+    failures = client.run([work() for _ in range(at_once)])
+    return failures + client.run([remove(identities)])
 
 
 def throughput(client: Client, at_once: int, count: int) -> Dict[str, Any]:
