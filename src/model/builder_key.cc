@@ -34,17 +34,18 @@ Result<Key> read_key(std::string_view pem, bool secret) {
   return key;
 }
 
-Result<std::string> message_of(std::string_view digest) {
+constexpr std::string_view kLayer = "dsec layer v1\n";
+constexpr std::string_view kManifest = "dsec manifest v1\n";
+
+Result<std::string> message_of(std::string_view purpose, std::string_view digest) {
   if (!is_digest(digest)) return invalid_argument("not a digest: " + std::string(digest));
-  return "dsec layer v1\n" + std::string(digest);
+  return std::string(purpose) + std::string(digest);
 }
 
 const unsigned char* bytes_of(std::string_view text) { return reinterpret_cast<const unsigned char*>(text.data()); }
 
-}  // namespace
-
-Result<std::string> sign_layer(std::string_view private_key_pem, std::string_view digest) {
-  DSEC_ASSIGN(const std::string message, message_of(digest));
+Result<std::string> sign(std::string_view private_key_pem, std::string_view purpose, std::string_view digest) {
+  DSEC_ASSIGN(const std::string message, message_of(purpose, digest));
   DSEC_ASSIGN(const Key key, read_key(private_key_pem, true));
   const Context context(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
   std::array<unsigned char, kSignatureBytes> signature{};
@@ -57,8 +58,8 @@ Result<std::string> sign_layer(std::string_view private_key_pem, std::string_vie
   return to_base64(std::string_view(reinterpret_cast<const char*>(signature.data()), length));
 }
 
-Result<void> check_layer_signature(std::string_view public_key_pem, std::string_view digest, std::string_view signature) {
-  DSEC_ASSIGN(const std::string message, message_of(digest));
+Result<void> check(std::string_view public_key_pem, std::string_view purpose, std::string_view digest, std::string_view signature) {
+  DSEC_ASSIGN(const std::string message, message_of(purpose, digest));
   DSEC_ASSIGN(const Key key, read_key(public_key_pem, false));
   const Result<std::string> bytes = from_base64(signature);
   if (!bytes.ok() || bytes->size() != kSignatureBytes) return invalid_argument("a signature is 64 bytes in base64");
@@ -68,6 +69,20 @@ Result<void> check_layer_signature(std::string_view public_key_pem, std::string_
   ERR_clear_error();
   if (!good) return Error(ErrorCode::kPermissionDenied, "the signature is not that key's for this layer");
   return {};
+}
+
+}  // namespace
+
+Result<std::string> sign_layer(std::string_view private_key_pem, std::string_view digest) { return sign(private_key_pem, kLayer, digest); }
+
+Result<void> check_layer_signature(std::string_view public_key_pem, std::string_view digest, std::string_view signature) {
+  return check(public_key_pem, kLayer, digest, signature);
+}
+
+Result<std::string> sign_manifest(std::string_view private_key_pem, std::string_view digest) { return sign(private_key_pem, kManifest, digest); }
+
+Result<void> check_manifest_signature(std::string_view public_key_pem, std::string_view digest, std::string_view signature) {
+  return check(public_key_pem, kManifest, digest, signature);
 }
 
 }  // namespace dsec::model

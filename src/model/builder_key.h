@@ -20,5 +20,9 @@ Result<std::string> sign_layer(std::string_view private_key_pem, std::string_vie
 // kInvalidArgument for what is no Ed25519 public key, digest or signature;
 // kPermissionDenied for a signature that this key did not make for this digest.
 Result<void> check_layer_signature(std::string_view public_key_pem, std::string_view digest, std::string_view signature);
+// The same for the manifest of a layer in a shared store (origin/manifest.h), by
+// the SHA-256 of its bytes: what is signed is "dsec manifest v1\n" and that digest.
+Result<std::string> sign_manifest(std::string_view private_key_pem, std::string_view digest);
+Result<void> check_manifest_signature(std::string_view public_key_pem, std::string_view digest, std::string_view signature);
 
 }  // namespace dsec::model

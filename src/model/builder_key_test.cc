@@ -44,6 +44,18 @@ TEST(BuilderKeyTest, TakesItsOwnSignatureOfTheLayer) {
   EXPECT_TRUE(check_layer_signature(keys.open, kDigest, *signature).ok());
 }
 
+TEST(BuilderKeyTest, TakesASignatureForWhatItWasMadeForOnly) {
+  const KeyPair keys = make_ed25519();
+
+  const Result<std::string> of_manifest = sign_manifest(keys.secret, kDigest);
+  const Result<std::string> of_layer = sign_layer(keys.secret, kDigest);
+
+  ASSERT_TRUE(of_manifest.ok()) << of_manifest.error().message();
+  EXPECT_TRUE(check_manifest_signature(keys.open, kDigest, *of_manifest).ok());
+  EXPECT_EQ(check_manifest_signature(keys.open, kDigest, *of_layer).error().code(), ErrorCode::kPermissionDenied);
+  EXPECT_EQ(check_layer_signature(keys.open, kDigest, *of_manifest).error().code(), ErrorCode::kPermissionDenied);
+}
+
 // Made by `openssl pkeyutl -sign -rawin`: the form that other programs may rely on.
 TEST(BuilderKeyTest, TakesASignatureThatOpensslMade) {
   const std::string key = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAcxl+1IiQA2OXeSkvT0yix0cBCpusEmX3e3dqpJ46WXw=\n-----END PUBLIC KEY-----\n";

@@ -1,0 +1,27 @@
+// The names of objects in a shared store.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+
+namespace dsec::origin {
+
+enum class ObjectKind { kData, kMetadata, kIndex, kManifest, kSignature };
+
+// kData, kMetadata and kIndex are named by the SHA-256 of their bytes; kManifest
+// and kSignature by the digest of the layer that they speak of.
+struct ObjectName {
+  ObjectKind kind = ObjectKind::kData;
+  std::string hex;  // 64 lower-case digits
+  // "ab/abcdef….data": where it stands in every kind of store.
+  std::string path() const;
+  bool operator==(const ObjectName&) const = default;
+};
+
+bool names_its_bytes(ObjectKind kind);
+// kInvalidArgument for what is no path() of any name.
+Result<ObjectName> parse_object_path(std::string_view path);
+
+}  // namespace dsec::origin
