@@ -1,6 +1,12 @@
 // The adapters that the contract of Origin is asked of.
 #pragma once
 
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "origin/directory_origin.h"
 #include "origin/memory_origin.h"
 #include "origin_contract.h"
 
@@ -16,8 +22,56 @@ class MemoryFixture final : public OriginFixture {
   MemoryOrigin origin_;
 };
 
+// A folder below each of two mounts of one file system, or twice the same.
+class DirectoryFixture final : public OriginFixture {
+ public:
+  DirectoryFixture(const std::string& first, const std::string& second) {
+    std::string pattern = first + "/origin-XXXXXX";
+    folder_ = ::mkdtemp(pattern.data());
+    origin_ = make(folder_);
+    other_ = make(second + folder_.substr(first.size()));
+  }
+  ~DirectoryFixture() override {
+    origin_.reset();
+    other_.reset();
+    std::filesystem::remove_all(folder_);
+  }
+  Origin& origin() override { return *origin_; }
+  Origin& other() override { return *other_; }
+  void replace(const ObjectName& name, const std::string& bytes) override {
+    const std::string path = folder_ + "/" + name.path();
+    std::ofstream(path + ".new", std::ios::binary) << bytes;
+    std::filesystem::rename(path + ".new", path);
+  }
+
+ private:
+  static std::unique_ptr<Origin> make(const std::string& directory) {
+    return std::move(DirectoryOrigin::create({.directory = directory}, Deadline::in(std::chrono::seconds(10)))).value();
+  }
+
+  std::string folder_;
+  std::unique_ptr<Origin> origin_;
+  std::unique_ptr<Origin> other_;
+};
+
+// Engines that somebody has started: tests/e2e/store_engines_test.py does.
+// "DSEC_TEST_MOUNTS=/mnt/a:/mnt/b" are two mounts of one shared file system.
+inline void add_engines(std::vector<OriginCase>& cases) {
+  const char* const mounts = ::getenv("DSEC_TEST_MOUNTS");
+  if (mounts != nullptr) {
+    const std::string text = mounts;
+    const std::size_t colon = text.find(':');
+    cases.push_back({"mounts", [text, colon] { return std::make_unique<DirectoryFixture>(text.substr(0, colon), text.substr(colon + 1)); }});
+  }
+}
+
 inline std::vector<OriginCase> origin_cases() {
-  return {{"memory", [](std::string*) -> std::unique_ptr<OriginFixture> { return std::make_unique<MemoryFixture>(); }}};
+  std::vector<OriginCase> cases = {
+      {"memory", [] { return std::make_unique<MemoryFixture>(); }},
+      {"directory", [] { return std::make_unique<DirectoryFixture>("/var/tmp", "/var/tmp"); }},
+  };
+  add_engines(cases);
+  return cases;
 }
 
 }  // namespace dsec::origin
