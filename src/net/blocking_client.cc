@@ -10,6 +10,11 @@ namespace {
 
 constexpr auto kConnectPatience = std::chrono::seconds(10);
 
+Deadline earliest(Duration patience, const std::optional<Deadline>& whole) {
+  const Deadline alone = Deadline::in(patience);
+  return whole && whole->when() < alone.when() ? *whole : alone;
+}
+
 // The bytes of a request, made as the server takes them.
 class Sender {
  public:
@@ -47,11 +52,12 @@ class Sender {
 class Transfer {
  public:
   Transfer(Wire& wire, const HttpCall& call, const RequestHead& head, const BodySink& sink)
-      : wire_(wire), patience_(call.timeout), sender_(call, head), parser_(call, sink) {}
+      : wire_(wire), patience_(call.timeout), whole_(call.deadline), sender_(call, head), parser_(call, sink) {}
 
   Result<void> run() {
-    Deadline deadline = Deadline::in(patience_);
+    Deadline deadline = earliest(patience_, whole_);
     while (!parser_.done()) {
+      if (whole_ && whole_->passed()) return Error(ErrorCode::kDeadlineExceeded, "the server's answer takes too long");
       const bool sending = !lost_ && !sender_.done() && !parser_.refuses();
       bool moved = false;
       if (sending) {
@@ -59,7 +65,7 @@ class Transfer {
       }
       DSEC_ASSIGN(const bool came, receive());
       if (moved || came)
-        deadline = Deadline::in(patience_);
+        deadline = earliest(patience_, whole_);
       else
         DSEC_TRY(wire_.wait(sending && !lost_, deadline));
     }
@@ -95,6 +101,7 @@ class Transfer {
 
   Wire& wire_;
   const Duration patience_;
+  const std::optional<Deadline> whole_;
   Sender sender_;
   AnswerParser parser_;
   std::optional<Error> lost_;  // nothing more can be sent
@@ -117,7 +124,9 @@ RequestHead BlockingClient::head_of(const HttpCall& call) const {
   return head;
 }
 
-Result<std::unique_ptr<Wire>> BlockingClient::connect() const { return Wire::connect(address_, Deadline::in(kConnectPatience)); }
+Result<std::unique_ptr<Wire>> BlockingClient::connect(const std::optional<Deadline>& whole) const {
+  return Wire::connect(address_, earliest(kConnectPatience, whole));
+}
 
 Result<HttpAnswer> BlockingClient::call(const HttpCall& call, const BodySink& sink) {
   std::unique_ptr<Wire> wire = std::move(kept_);
@@ -125,7 +134,7 @@ Result<HttpAnswer> BlockingClient::call(const HttpCall& call, const BodySink& si
   bool repeat = wire != nullptr && may_repeat(call);
   while (true) {
     if (!wire) {
-      auto fresh = connect();
+      auto fresh = connect(call.deadline);
       if (!fresh.ok()) return std::move(fresh).error();
       wire = std::move(fresh).value();
     }
@@ -143,7 +152,7 @@ Result<HttpAnswer> BlockingClient::call(const HttpCall& call, const BodySink& si
 }
 
 Result<WebSocketClient> BlockingClient::websocket(const std::string& target) {
-  auto connected = connect();
+  auto connected = connect({});
   if (!connected.ok()) return std::move(connected).error();
   SystemRandom random;
   const std::string key = to_base64(random.bytes(16));

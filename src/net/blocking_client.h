@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -25,6 +26,7 @@ struct HttpCall {
   std::string body;
   BodySource body_source;                         // instead of body: sent chunked
   Duration timeout = std::chrono::seconds(120);  // without a byte moving either way
+  std::optional<Deadline> deadline;               // of the whole call, looking the name up apart
 };
 
 struct HttpAnswer {
@@ -56,7 +58,7 @@ class BlockingClient {
 
  private:
   RequestHead head_of(const HttpCall& call) const;
-  Result<std::unique_ptr<Wire>> connect() const;
+  Result<std::unique_ptr<Wire>> connect(const std::optional<Deadline>& whole) const;
 
   const ServerAddress address_;
   const HeaderList headers_;

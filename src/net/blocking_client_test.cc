@@ -107,6 +107,22 @@ TEST(BlockingClientTest, GivesUpOnASilentServer) {
   EXPECT_EQ(answer.error().code(), ErrorCode::kDeadlineExceeded);
 }
 
+// Each byte would keep a call without an end of its own alive.
+TEST(BlockingClientTest, GivesUpAtTheDeadlineOnAServerThatDribbles) {
+  std::atomic<bool> left = false;
+  TestServer server([&left](Exchange& exchange) -> asio::awaitable<void> {
+    (void)co_await exchange.begin(200, {});
+    while (!left && (co_await exchange.write("x")).ok()) {
+    }
+  });
+
+  const auto answer = client_of(server.port()).call({.target = "/", .deadline = Deadline::in(std::chrono::milliseconds(100))}, [](std::string_view) { return Result<void>(); });
+  left = true;
+
+  ASSERT_FALSE(answer.ok());
+  EXPECT_EQ(answer.error().code(), ErrorCode::kDeadlineExceeded);
+}
+
 TEST(BlockingClientTest, StreamsBothWaysAtTheSameTime) {
   TestServer server(echo_body);
 

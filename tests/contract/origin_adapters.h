@@ -2,12 +2,14 @@
 #pragma once
 
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 
 #include "origin/directory_origin.h"
 #include "origin/memory_origin.h"
+#include "origin/open_origin.h"
 #include "origin_contract.h"
 
 namespace dsec::origin {
@@ -54,6 +56,32 @@ class DirectoryFixture final : public OriginFixture {
   std::unique_ptr<Origin> other_;
 };
 
+// A folder of its own in a bucket, "DSEC_TEST_BUCKET=s3://…?…"; `files` is where the
+// server keeps the bucket, to change objects behind its back.
+class BucketFixture final : public OriginFixture {
+ public:
+  BucketFixture(const std::string& url, std::string files) : files_(std::move(files)) {
+    const std::size_t mark = url.find('?');
+    static int number = 0;
+    folder_ = "run-" + std::to_string(::getpid()) + "-" + std::to_string(++number);
+    origin_ = make(url.substr(0, mark) + "/" + folder_ + url.substr(mark));
+    other_ = make(url.substr(0, mark) + "/" + folder_ + url.substr(mark));
+  }
+  Origin& origin() override { return *origin_; }
+  Origin& other() override { return *other_; }
+  void replace(const ObjectName& name, const std::string& bytes) override {
+    std::ofstream(files_ + "/" + folder_ + "/" + name.path(), std::ios::binary) << bytes;
+  }
+
+ private:
+  static std::unique_ptr<Origin> make(const std::string& url) { return std::move(open_origin(url, Deadline::in(std::chrono::seconds(10)))).value(); }
+
+  const std::string files_;
+  std::string folder_;
+  std::unique_ptr<Origin> origin_;
+  std::unique_ptr<Origin> other_;
+};
+
 // Engines that somebody has started: tests/e2e/store_engines_test.py does.
 // "DSEC_TEST_MOUNTS=/mnt/a:/mnt/b" are two mounts of one shared file system.
 inline void add_engines(std::vector<OriginCase>& cases) {
@@ -63,6 +91,10 @@ inline void add_engines(std::vector<OriginCase>& cases) {
     const std::size_t colon = text.find(':');
     cases.push_back({"mounts", [text, colon] { return std::make_unique<DirectoryFixture>(text.substr(0, colon), text.substr(colon + 1)); }});
   }
+  const char* const bucket = ::getenv("DSEC_TEST_BUCKET");
+  const char* const files = ::getenv("DSEC_TEST_BUCKET_FILES");
+  if (bucket != nullptr && files != nullptr)
+    cases.push_back({"bucket", [url = std::string(bucket), where = std::string(files)] { return std::make_unique<BucketFixture>(url, where); }});
 }
 
 inline std::vector<OriginCase> origin_cases() {

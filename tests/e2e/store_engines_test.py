@@ -6,6 +6,7 @@ import pytest
 
 from support.moosefs import MooseFs, missing as no_moosefs
 from support.server import BIN
+from support.versitygw import VersityGw, missing as no_versitygw
 
 CONTRACT = BIN / "dsec_contract_origin_contract_test"
 SECONDS = 240
@@ -31,6 +32,21 @@ def moosefs(tmp_path_factory):
         yield running.start()
     finally:
         running.close()
+
+
+@pytest.fixture(scope="module")
+def bucket(tmp_path_factory):
+    if no_versitygw():
+        pytest.skip("versitygw: " + no_versitygw())
+    running = VersityGw(tmp_path_factory.mktemp("versitygw"))
+    try:
+        yield running.start()
+    finally:
+        running.close()
+
+
+def test_a_bucket_of_versitygw_keeps_the_contract(bucket):
+    run_contract("bucket", {"DSEC_TEST_BUCKET": bucket.url(), "DSEC_TEST_BUCKET_FILES": str(bucket.files)})
 
 
 def test_two_mounts_of_moosefs_keep_the_contract(moosefs):

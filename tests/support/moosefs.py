@@ -48,6 +48,7 @@ class MooseFs:
         self.start_master()
         for number in (1, 2):
             self.start_chunkserver(number)
+        self._wait(self._master_listens, "master")  # a mount that comes before it goes away again
         for mount in self.mounts:
             self.mounters.append(self._spawn(["mfsmount", mount, "-f", "-H", ADDRESS, "-o", "mfsioretries=3"]))
             self._wait(lambda m=mount: os.path.ismount(m), f"the mount {mount}")
@@ -82,6 +83,9 @@ class MooseFs:
         environment = {**os.environ, "PATH": os.environ["PATH"] + ":/usr/sbin"}
         with open(self.directory / "log", "ab") as log:
             return subprocess.Popen(self._inside(command), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment)
+
+    def _master_listens(self):
+        return "mfsmaster daemon initialized properly" in (self.directory / "log").read_text(errors="replace")
 
     def _writable(self):
         """Both copies of a new file can be placed."""
