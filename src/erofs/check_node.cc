@@ -58,6 +58,15 @@ Result<void> check_attribute_padding(CheckState& state, const StoredInode& node)
   return {};
 }
 
+Result<bool> reserved_is_zero(CheckState& state, const StoredInode& node) {
+  if (node.inode_bytes == sizeof(ShortInode)) {
+    DSEC_ASSIGN(const ShortInode inode, state.reader.load<ShortInode>(node.offset));
+    return inode.reserved == 0 && inode.reserved_end == 0;
+  }
+  DSEC_ASSIGN(const Inode inode, state.reader.load<Inode>(node.offset));
+  return inode.reserved == 0 && std::all_of(std::begin(inode.reserved_end), std::end(inode.reserved_end), [](std::uint8_t b) { return b == 0; });
+}
+
 Result<void> check_special(CheckState& state, const StoredInode& node) {
   const EntryType type = type_of(node);
   if (type != EntryType::kCharacterDevice && type != EntryType::kFifo) return state.refuse(node.offset, "a file of a kind that no layer may have");
@@ -93,10 +102,9 @@ EntryType type_of(const StoredInode& node) {
 
 Result<void> check_node(CheckState& state, const StoredInode& node) {
   DSEC_TRY(state.take(node.offset, node.offset, node.body_end()));
-  DSEC_ASSIGN(const Inode inode, state.reader.load<Inode>(node.offset));
-  if (inode.reserved != 0 || std::any_of(std::begin(inode.reserved_end), std::end(inode.reserved_end), [](std::uint8_t b) { return b != 0; }))
-    return state.refuse(node.offset, "reserved bytes of the inode are not zero");
-  if (inode.number != static_cast<std::uint32_t>(node.nid)) return state.refuse(node.offset, "the inode's number is not its place");
+  DSEC_ASSIGN(const bool reserved, reserved_is_zero(state, node));
+  if (!reserved) return state.refuse(node.offset, "reserved bytes of the inode are not zero");
+  if (node.number != static_cast<std::uint32_t>(node.nid)) return state.refuse(node.offset, "the inode's number is not its place");
   if (node.nanoseconds >= 1'000'000'000) return state.refuse(node.offset, "a time is out of range");
   if (node.links == 0) return state.refuse(node.offset, "the inode has no links");
   if (++state.facts.inodes > state.limits.inodes) return state.refuse(node.offset, "there are more inodes than the limit");

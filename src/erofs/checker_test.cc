@@ -47,7 +47,7 @@ TEST(CheckerTest, TakesAnImageWithOneOfEverything) {
   EXPECT_EQ(verdict.facts.directories, 4u);
   EXPECT_EQ(verdict.facts.whiteouts, 1u);
   EXPECT_EQ(verdict.facts.capability_files, 1u);
-  EXPECT_EQ(verdict.facts.content_bytes, 11 + 9000 + 9000 + 16384 + 170'000 + 9u);
+  EXPECT_EQ(verdict.facts.content_bytes, 11 + 9000 + 9000 + 4200 + 16384 + 170'000 + 9u);
 }
 
 TEST(CheckerTest, RefusesEveryFeatureThatTheWriterDoesNotUse) {

@@ -1,7 +1,7 @@
 // EROFS on disk: the structures and constants that our images are made of.
 //
-// Only what the writer emits and the reader accepts: 4 KiB blocks, extended
-// inodes, flat, inline, chunked and LZ4 (full index) file layouts, and one
+// Only what the writer emits and the reader accepts: 4 KiB blocks, both
+// sizes of inodes, flat, inline, chunked and LZ4 (full index) file layouts, and one
 // device slot for each data file. All numbers are little-endian, as the host is.
 // Addresses are in blocks of one space: the metadata file from 0, then each
 // device at its slot's unified_address.
@@ -104,6 +104,22 @@ struct Inode {
 };
 static_assert(sizeof(Inode) == 64);
 inline constexpr std::uint16_t kExtendedInode = 1;
+
+// The same for whoever needs no more: its time is the superblock's epoch.
+struct ShortInode {
+  std::uint16_t format;
+  std::uint16_t attributes_count;
+  std::uint16_t mode;
+  std::uint16_t links;
+  std::uint32_t size;
+  std::uint32_t reserved;
+  std::uint32_t address;
+  std::uint32_t number;
+  std::uint16_t uid;
+  std::uint16_t gid;
+  std::uint32_t reserved_end;
+};
+static_assert(sizeof(ShortInode) == 32);
 
 // Behind the inode when it has attributes; entries follow, each padded to 4 bytes.
 struct AttributesHeader {

@@ -51,6 +51,13 @@ class HandMadeImage {
   Id inline_file(Id parent, const std::string& name, const std::string& bytes) {
     return add(parent, name, {.mode = 0100644, .layout = Layout::kInline, .size = bytes.size(), .tail = bytes});
   }
+  // Whole blocks in the data, the rest behind the inode.
+  Id tailed_file(Id parent, const std::string& name, const std::string& bytes) {
+    const std::size_t whole = bytes.size() / kBlockBytes * kBlockBytes;
+    const std::uint32_t block = store(bytes.substr(0, whole));
+    return add(parent, name, {.mode = 0100644, .layout = Layout::kInline, .size = bytes.size(), .address = block, .in_data = true, .tail = bytes.substr(whole)});
+  }
+  void make_short(Id node) { nodes_[node].is_short = true; }
   Id empty_file(Id parent, const std::string& name) { return add(parent, name, {.mode = 0100644}); }
   Id symlink(Id parent, const std::string& name, const std::string& target) {
     return add(parent, name, {.mode = 0120777, .layout = Layout::kInline, .size = target.size(), .tail = target});
@@ -109,6 +116,7 @@ class HandMadeImage {
     Layout layout = Layout::kFlat;
     std::uint64_t size = 0;
     std::uint32_t address = kNoBlock;
+    bool is_short = false;
     bool in_data = false;  // address counts from the start of the data
     std::string tail;
     std::string attributes;
@@ -159,7 +167,7 @@ class HandMadeImage {
   }
 
   static std::size_t body(const Node& node) {
-    const std::size_t end = node.offset + sizeof(Inode) + node.attributes.size();
+    const std::size_t end = node.offset + (node.is_short ? sizeof(ShortInode) : sizeof(Inode)) + node.attributes.size();
     return node.layout == Layout::kChunked || node.layout == Layout::kCompressed ? (end + 7) / 8 * 8 : end;
   }
   static std::size_t end_of(const Node& node) {
@@ -223,11 +231,17 @@ class HandMadeImage {
         for (std::size_t i = 0; i < blocks.size(); ++i) metadata_.replace((node.address + i) * kBlockBytes, blocks[i].size(), blocks[i]);
     }
     std::string bytes;
-    append(bytes, Inode{.format = static_cast<std::uint16_t>(kExtendedInode | static_cast<unsigned>(node.layout) << 1),
-                        .attributes_count = static_cast<std::uint16_t>(node.attributes.empty() ? 0 : (node.attributes.size() - sizeof(AttributesHeader)) / 4 + 1),
-                        .mode = node.mode, .size = node.size, .address = node.in_data ? node.address + data_start() : node.address,
-                        .number = static_cast<std::uint32_t>(node.offset / kSlotBytes), .uid = 7, .gid = 70'000, .seconds = 1'700'000'000, .nanoseconds = 5,
-                        .links = node.links});
+    const auto format = static_cast<std::uint16_t>((node.is_short ? 0 : kExtendedInode) | static_cast<unsigned>(node.layout) << 1);
+    const auto count = static_cast<std::uint16_t>(node.attributes.empty() ? 0 : (node.attributes.size() - sizeof(AttributesHeader)) / 4 + 1);
+    const std::uint32_t address = node.in_data ? node.address + data_start() : node.address;
+    const auto number = static_cast<std::uint32_t>(node.offset / kSlotBytes);
+    if (node.is_short) {
+      append(bytes, ShortInode{.format = format, .attributes_count = count, .mode = node.mode, .links = static_cast<std::uint16_t>(node.links),
+                               .size = static_cast<std::uint32_t>(node.size), .address = address, .number = number, .uid = 7, .gid = 9});
+    } else {
+      append(bytes, Inode{.format = format, .attributes_count = count, .mode = node.mode, .size = node.size, .address = address, .number = number, .uid = 7,
+                          .gid = 70'000, .seconds = 1'700'000'000, .nanoseconds = 5, .links = node.links});
+    }
     bytes += node.attributes;
     if (!node.chunks.empty() || !node.clusters.empty()) pad(bytes, 8);
     for (const std::uint32_t chunk : node.chunks) append(bytes, ChunkIndex{.block = chunk == kNoBlock ? chunk : chunk + data_start()});
@@ -246,7 +260,7 @@ class HandMadeImage {
     constexpr std::uint16_t kTableSlot = 10;  // byte 1280
     put(metadata_, kSuperblockOffset,
         Superblock{.magic = kMagic, .compatible_features = kChecksum, .block_bits = kBlockBits, .root_nid = static_cast<std::uint16_t>(nodes_[kRoot].offset / kSlotBytes),
-                   .inodes = nodes_.size(), .blocks = data_start(), .incompatible_features = kLz4Padding | kCompressionSettings | kChunkedFiles | kDeviceTable,
+                   .inodes = nodes_.size(), .epoch_seconds = 1'600'000'000, .epoch_nanoseconds = 7, .blocks = data_start(), .incompatible_features = kLz4Padding | kCompressionSettings | kChunkedFiles | kDeviceTable,
                    .compression = 1, .extra_devices = 1, .device_table_slot = kTableSlot});
     put(metadata_, kSuperblockOffset + sizeof(Superblock), Lz4Settings{.bytes = 14, .maximal_distance = kLz4Distance, .maximal_piece_blocks = 16});
     DeviceSlot slot{.blocks = static_cast<std::uint32_t>(data_.size() / kBlockBytes), .unified_address = data_start()};
@@ -277,6 +291,7 @@ inline HandMadeImage rich_image(std::size_t packed_bytes = 100'000) {
   image.inline_file(etc, "passwd", "root:x:0:0\n");
   const auto flat = image.flat_file(deep, "flat", pattern(9000, 1));
   image.copy_of(HandMadeImage::kRoot, "twin", flat);
+  image.make_short(image.tailed_file(deep, "tailed", pattern(4200, 5)));
   image.chunked_file(HandMadeImage::kRoot, "sparse", {pattern(4096, 2), "", "", pattern(4096, 3)});
   image.compressed_file(HandMadeImage::kRoot, "packed", std::string(packed_bytes, 'a') + pattern(packed_bytes / 10 * 7, 4));
   image.symlink(HandMadeImage::kRoot, "link", "etc/passwd");

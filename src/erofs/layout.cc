@@ -6,6 +6,12 @@
 
 namespace dsec::erofs {
 
+namespace {
+
+constexpr std::uint32_t kMostShortEntries = 10'000'000;  // far below 4 GiB of names
+
+}  // namespace
+
 ImageLayout::ImageLayout(const Tree& tree, const ContentStore& contents)
     : tree_(tree), contents_(contents), index_(tree.node_count(), kNone), used_contents_(contents.count(), false) {
   std::vector<std::uint32_t> open = {Tree::kRoot};
@@ -71,12 +77,41 @@ std::uint32_t ImageLayout::entry_node(const Placed& directory, std::uint32_t ent
 }
 
 std::uint64_t ImageLayout::head_bytes(const Placed& inode) const {
-  return sizeof(Inode) + attribute_area_bytes(stored_attributes(tree_.attributes(inode.node), inode.marks));
+  return inode.inode_bytes() + attribute_area_bytes(stored_attributes(tree_.attributes(inode.node), inode.marks));
 }
 
-Result<void> ImageLayout::place(std::uint32_t taken_bytes) {
+void ImageLayout::find_times(std::int64_t unstated_seconds) {
+  std::vector<Timestamp> times;
+  times.reserve(inodes_.size());
+  for (Placed& inode : inodes_) {
+    const Node& node = tree_.node(inode.node);
+    const bool timed = !S_ISDIR(node.mode) || node.stated;
+    inode.time = timed ? Timestamp{node.seconds, node.nanoseconds} : Timestamp{unstated_seconds, 0};
+    times.push_back(inode.time);
+  }
+  std::sort(times.begin(), times.end());
+  std::ptrdiff_t most = 0;
+  for (auto first = times.begin(); first != times.end();) {
+    const auto last = std::upper_bound(first, times.end(), *first);
+    if (last - first > most) {
+      most = last - first;
+      epoch_ = *first;
+    }
+    first = last;
+  }
+}
+
+bool ImageLayout::fits_short(const Placed& inode) const {
+  const Node& node = tree_.node(inode.node);
+  if (inode.entries > kMostShortEntries) return false;
+  return inode.time == epoch_ && inode.size <= 0xFFFFFFFF && node.uid <= 0xFFFF && node.gid <= 0xFFFF && inode.links <= 0xFFFF;
+}
+
+Result<void> ImageLayout::place(std::uint32_t taken_bytes, std::int64_t unstated_seconds) {
+  find_times(unstated_seconds);
   BlockSpace space(taken_bytes);
   for (Placed& inode : inodes_) {
+    inode.is_short = fits_short(inode);
     switch (tree_.node(inode.node).mode & S_IFMT) {
       case S_IFDIR: place_directory(inode, space); break;
       case S_IFLNK: place_link(inode, space); break;
@@ -124,7 +159,7 @@ void ImageLayout::place_file(Placed& inode, BlockSpace& space) {
     const std::uint64_t blocks = (inode.size + kBlockBytes - 1) / kBlockBytes;
     switch (content.layout) {
       case Layout::kFlat: break;
-      case Layout::kInline: bytes = head + inode.size; break;
+      case Layout::kInline: bytes = head + content.tail.size(); break;
       case Layout::kCompressed: bytes = indexed + sizeof(CompressedHeader) + kCompressedIndexGap + blocks * sizeof(ClusterIndex); break;
       case Layout::kChunked: bytes = indexed + ((blocks + (1ULL << content.chunk_bits) - 1) >> content.chunk_bits) * sizeof(ChunkIndex); break;
     }

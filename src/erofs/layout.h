@@ -1,6 +1,7 @@
 // Where everything of an image's metadata lies.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -13,6 +14,12 @@
 
 namespace dsec::erofs {
 
+struct Timestamp {
+  std::int64_t seconds = 0;
+  std::uint32_t nanoseconds = 0;
+  auto operator<=>(const Timestamp&) const = default;
+};
+
 // One inode. All offsets are in the metadata file.
 struct Placed {
   std::uint32_t node = 0;
@@ -24,6 +31,10 @@ struct Placed {
   std::uint32_t first_entry = 0;        // of a directory, in Layout's list
   std::uint32_t entries = 0;
   DirectoryMarks marks;
+  Timestamp time;
+  bool is_short = false;  // a ShortInode
+
+  std::uint64_t inode_bytes() const { return is_short ? sizeof(ShortInode) : sizeof(Inode); }
 };
 
 // A directory's own entries stand among its names.
@@ -35,7 +46,8 @@ class ImageLayout {
   // Numbers what the root reaches: directory by directory, names in order. Then
   // `used_contents()` is known, and place() finds room for it all.
   ImageLayout(const Tree& tree, const ContentStore& contents);
-  Result<void> place(std::uint32_t taken_bytes);
+  // `unstated_seconds` is the time of directories that no entry described.
+  Result<void> place(std::uint32_t taken_bytes, std::int64_t unstated_seconds);
 
   const std::vector<Placed>& inodes() const { return inodes_; }
   const std::vector<bool>& used_contents() const { return used_contents_; }
@@ -45,6 +57,8 @@ class ImageLayout {
   std::string_view entry_text(std::uint32_t entry) const;
   std::uint32_t entry_node(const Placed& directory, std::uint32_t entry) const;
   std::uint64_t blocks() const { return blocks_; }
+  // The time that most inodes have; short ones have no other.
+  Timestamp epoch() const { return epoch_; }
 
   // Of the inode and its attributes; what follows starts there or at the next 8.
   std::uint64_t head_bytes(const Placed& inode) const;
@@ -68,6 +82,8 @@ class ImageLayout {
  private:
   std::uint32_t number(std::uint32_t node);
   void list(std::uint32_t directory, std::vector<std::uint32_t>& subdirectories);
+  void find_times(std::int64_t unstated_seconds);
+  bool fits_short(const Placed& inode) const;
   void place_directory(Placed& inode, BlockSpace& space);
   void place_link(Placed& inode, BlockSpace& space);
   void place_file(Placed& inode, BlockSpace& space);
@@ -78,6 +94,7 @@ class ImageLayout {
   std::vector<std::uint32_t> index_;  // by node
   std::vector<std::uint32_t> entries_;
   std::vector<bool> used_contents_;
+  Timestamp epoch_;
   std::uint64_t blocks_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// The metadata file's bytes, once everything has its place.
+// The metadata file, once everything has its place.
 #pragma once
 
 #include <cstdint>
@@ -29,9 +29,9 @@ struct MetadataPlan {
   const ContentStore& contents;
   const ImageLayout& layout;
   const DeviceList& devices;
-  std::int64_t unstated_seconds = 0;  // the time of directories that nobody described
-  std::string identity;               // goes into the UUID, with all else
+  std::string identity;  // goes into the UUID, with all else
 };
-Result<std::string> make_metadata(const MetadataPlan& plan);
+// Into an empty file. Its size.
+Result<std::uint64_t> write_metadata(const MetadataPlan& plan, int fd);
 
 }  // namespace dsec::erofs

@@ -59,17 +59,29 @@ Result<void> Reader::read_superblock() {
 Result<StoredInode> Reader::node(std::uint64_t nid) {
   if (nid > metadata_bytes() / kSlotBytes) return Error(ErrorCode::kDataFault, "inode " + std::to_string(nid) + " lies beyond the metadata");
   const std::uint64_t offset = std::uint64_t{superblock_.metadata_block} * kBlockBytes + nid * kSlotBytes;
-  DSEC_ASSIGN(const Inode inode, load<Inode>(offset).within("read inode " + std::to_string(nid)));
-  if ((inode.format & kExtendedInode) == 0) return unsupported("it has short inodes");
-  if ((inode.format & ~kFormatBits) != 0) return fault_at(offset, "the inode's format is unknown");
-  StoredInode node{.nid = nid, .offset = offset, .layout = static_cast<Layout>(inode.format >> 1), .mode = inode.mode, .size = inode.size,
-            .address = inode.address, .uid = inode.uid, .gid = inode.gid, .links = inode.links,
-            .seconds = static_cast<std::int64_t>(inode.seconds), .nanoseconds = inode.nanoseconds};
+  DSEC_ASSIGN(const ShortInode head, load<ShortInode>(offset).within("read inode " + std::to_string(nid)));
+  if ((head.format & ~kFormatBits) != 0) return fault_at(offset, "the inode's format is unknown");
+  StoredInode node{.nid = nid, .offset = offset, .layout = static_cast<Layout>(head.format >> 1), .mode = head.mode, .size = head.size,
+            .address = head.address, .uid = head.uid, .gid = head.gid, .links = head.links,
+            .seconds = static_cast<std::int64_t>(superblock_.epoch_seconds), .nanoseconds = superblock_.epoch_nanoseconds,
+            .number = head.number, .inode_bytes = sizeof(ShortInode)};
+  if ((head.format & kExtendedInode) != 0) {
+    DSEC_ASSIGN(const Inode inode, load<Inode>(offset).within("read inode " + std::to_string(nid)));
+    node.size = inode.size;
+    node.address = inode.address;
+    node.uid = inode.uid;
+    node.gid = inode.gid;
+    node.links = inode.links;
+    node.seconds = static_cast<std::int64_t>(inode.seconds);
+    node.nanoseconds = inode.nanoseconds;
+    node.number = inode.number;
+    node.inode_bytes = sizeof(Inode);
+  }
   if (node.layout != Layout::kFlat && node.layout != Layout::kCompressed && node.layout != Layout::kInline && node.layout != Layout::kChunked)
     return unsupported("it has files of a layout that we do not write");
   // File positions are signed in every program that reads one.
   if (node.size > static_cast<std::uint64_t>(INT64_MAX)) return fault_at(offset, "the size is out of range");
-  if (inode.attributes_count != 0) node.attribute_bytes = static_cast<std::uint32_t>(sizeof(AttributesHeader) + (inode.attributes_count - 1U) * 4);
+  if (head.attributes_count != 0) node.attribute_bytes = static_cast<std::uint32_t>(sizeof(AttributesHeader) + (head.attributes_count - 1U) * 4);
   if (node.body_end() > metadata_bytes()) return fault_at(offset, "the inode's attributes lie beyond the metadata");
   return node;
 }

@@ -35,8 +35,10 @@ struct StoredInode {
   std::int64_t seconds = 0;
   std::uint32_t nanoseconds = 0;
   std::uint32_t attribute_bytes = 0;
+  std::uint32_t number = 0;       // as the inode says it
+  std::uint32_t inode_bytes = 0;  // of an Inode or a ShortInode
 
-  std::uint64_t attributes_at() const { return offset + sizeof(Inode); }
+  std::uint64_t attributes_at() const { return offset + inode_bytes; }
   std::uint64_t body_end() const { return attributes_at() + attribute_bytes; }
   std::uint64_t blocks() const { return size / kBlockBytes + (size % kBlockBytes != 0 ? 1 : 0); }
   bool is_directory() const { return (mode & 0170000) == 0040000; }

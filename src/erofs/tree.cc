@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/random.h"
+#include "erofs/fingerprint.h"
 
 namespace dsec::erofs {
 
@@ -30,11 +31,6 @@ std::string_view name_of(std::string_view path) {
 }
 
 Error type_change(std::string_view path) { return invalid_argument(std::string(path) + ": an earlier entry of this name is of another type"); }
-
-std::uint64_t fold(std::uint64_t a, std::uint64_t b) {
-  const auto product = static_cast<unsigned __int128>(a) * b;
-  return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
-}
 
 }  // namespace
 

@@ -5,13 +5,11 @@
 #include "erofs/attributes.h"
 #include "erofs/layout.h"
 #include "erofs/metadata.h"
-#include "sys/file.h"
 
 namespace dsec::erofs {
 
 namespace {
 
-constexpr std::uint64_t kLargestInline = 2048;
 constexpr std::size_t kLongestLink = 3500;
 
 Result<void> check(const EntryMeta& meta, const std::string& path) {
@@ -25,7 +23,7 @@ Result<void> check(const EntryMeta& meta, const std::string& path) {
 Writer::Writer(int metadata_fd, int data_fd, WriterOptions options)
     : metadata_fd_(metadata_fd),
       tree_(options.overlaps),
-      contents_(data_fd, {.profile = options.profile, .lz4_level = options.lz4_level, .parents = std::move(options.parents)}) {
+      contents_(data_fd, {.profile = options.profile, .lz4_level = options.lz4_level, .keep_digests = options.keep_digests, .parents = std::move(options.parents)}) {
   DSEC_CHECK(contents_.parents().size() < kMaximalDevices);
 }
 
@@ -39,7 +37,7 @@ Result<void> Writer::begin_file(const std::string& path, const EntryMeta& meta, 
   DSEC_TRY(check(meta, path));
   DSEC_ASSIGN(file_, tree_.make(path, static_cast<std::uint16_t>(S_IFREG | (meta.mode & 07777)), meta));
   const std::size_t head = sizeof(Inode) + attribute_area_bytes(stored_attributes(meta.attributes, {}));
-  contents_.begin(shape, shape.bytes <= kLargestInline && head + shape.bytes <= kBlockBytes);
+  contents_.begin(shape, head < kBlockBytes ? kBlockBytes - head : 0);
   tree_.node(file_).size = shape.bytes;
   return {};
 }
@@ -84,10 +82,9 @@ Result<WrittenImage> Writer::finish(const FinishOptions& options) {
   ImageLayout layout(tree_, contents_);
   DSEC_TRY(contents_.close(layout.used_contents()));
   const DeviceList devices = list_devices(contents_, layout.used_contents());
-  DSEC_TRY(layout.place(front_bytes(devices.devices.size())));
-  DSEC_ASSIGN(const std::string metadata, make_metadata({tree_, contents_, layout, devices, options.unstated_seconds, options.identity}));
-  DSEC_TRY(sys::write_all(metadata_fd_, metadata).within("write the image's metadata"));
-  return WrittenImage{metadata.size(), contents_.data().bytes(), contents_.data().digest(), layout.inodes().size()};
+  DSEC_TRY(layout.place(front_bytes(devices.devices.size()), options.unstated_seconds));
+  DSEC_ASSIGN(const std::uint64_t metadata_bytes, write_metadata({tree_, contents_, layout, devices, options.identity}, metadata_fd_));
+  return WrittenImage{metadata_bytes, contents_.data().bytes(), contents_.data().digest(), layout.inodes().size()};
 }
 
 ParentData Writer::as_parent() const {

@@ -22,6 +22,7 @@ struct WriterOptions {
   Overlaps overlaps = Overlaps::kRefuse;
   Profile profile = Profile::kPlain;
   int lz4_level = 0;                // 0: fast, 1 to 12: LZ4 HC
+  bool keep_digests = false;        // as_parent() will be asked for
   std::vector<ParentData> parents;  // at most 15; only those that are used become devices
 };
 
@@ -63,7 +64,7 @@ class Writer final : public EntrySink {
 
   // Both files are whole, and nothing is synced.
   Result<WrittenImage> finish(const FinishOptions& options);
-  // For images that take this one as their parent. After finish().
+  // For images that take this one as their parent. After finish(), with keep_digests.
   ParentData as_parent() const;
 
  private:

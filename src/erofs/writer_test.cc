@@ -48,7 +48,7 @@ std::string content(std::size_t size, char with) { return std::string(size, with
 
 TEST_F(WriterTest, NamesTheDataFileByItsContent) {
   writer();
-  ASSERT_TRUE(add("f", content(5000, 'f')).ok());
+  ASSERT_TRUE(add("f", content(8192, 'f')).ok());
 
   const WrittenImage image = writer_->finish({}).value();
 
@@ -88,17 +88,17 @@ TEST_F(WriterTest, StoresEqualFilesOnce) {
 
   const WrittenImage image = writer_->finish({}).value();
 
-  EXPECT_EQ(image.data_bytes, 4096u * 2 * (2 + 733));
+  EXPECT_EQ(image.data_bytes, 4096u * 2 * (1 + 733));
   EXPECT_EQ("sha256:" + image.data_digest, digest_of_file(data_.get()).value());
 }
 
 TEST_F(WriterTest, LeavesNothingOfFilesThatWereReplacedOrRemoved) {
   writer({.overlaps = Overlaps::kReplace});
   ASSERT_TRUE(add("first", content(2'000'000, '1')).ok());
-  ASSERT_TRUE(add("second", content(9000, '2')).ok());
-  ASSERT_TRUE(add("first", content(9000, '3')).ok());
-  ASSERT_TRUE(add("d/third", content(9000, '4')).ok());
-  ASSERT_TRUE(add("fourth", content(9000, '5')).ok());
+  ASSERT_TRUE(add("second", content(12000, '2')).ok());
+  ASSERT_TRUE(add("first", content(12000, '3')).ok());
+  ASSERT_TRUE(add("d/third", content(12000, '4')).ok());
+  ASSERT_TRUE(add("fourth", content(12000, '5')).ok());
   ASSERT_TRUE(writer_->remove("d").ok());
 
   const WrittenImage image = writer_->finish({}).value();

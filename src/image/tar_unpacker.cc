@@ -114,7 +114,9 @@ Result<void> TarUnpacker::take_entry(archive* reader, archive_entry* entry, Whit
   DSEC_TRY(count_entry());
   const char* raw = archive_entry_pathname(entry);
   if (raw == nullptr) return invalid_argument("an entry's name cannot be read");
-  DSEC_ASSIGN(std::string path, clean_path(raw).within(tame(raw, 200)));
+  Result<std::string> cleaned = clean_path(raw);
+  if (!cleaned.ok()) return std::move(cleaned).within(tame(raw, 200)).error();
+  std::string path = std::move(cleaned).value();
   const auto type = archive_entry_filetype(entry);
   const char* link_to = archive_entry_hardlink(entry);
   const bool root = path.empty();

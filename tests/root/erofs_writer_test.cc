@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "erofs/checker.h"
 #include "erofs/format.h"
 #include "erofs/writer.h"
 #include "image/erofs_mount.h"
@@ -45,11 +46,14 @@ class ErofsWriterTest : public ::testing::Test {
     Image image{scratch_.path() + "/" + name + ".meta", scratch_.path() + "/" + name + ".data", {}, {}};
     const sys::Fd metadata = sys::open_at(AT_FDCWD, image.metadata, O_RDWR | O_CREAT | O_TRUNC, 0600).value();
     const sys::Fd data = sys::open_at(AT_FDCWD, image.data, O_RDWR | O_CREAT | O_TRUNC, 0600).value();
+    const bool for_children = options.keep_digests;
     Writer writer(metadata.get(), data.get(), std::move(options));
     const Result<void> filled = fill(writer);
     EXPECT_TRUE(filled.ok()) << filled.error().message();
     image.written = writer.finish({.unstated_seconds = 77, .identity = "test"}).value();
-    image.as_parent = writer.as_parent();
+    const auto verdict = erofs::check_image(erofs::FileSource::open(sys::open_at(AT_FDCWD, image.metadata, O_RDONLY).value()).value());
+    EXPECT_TRUE(verdict->sound()) << verdict->problem->text();
+    if (for_children) image.as_parent = writer.as_parent();
     return image;
   }
   Image make(const std::string& name, WriterOptions options, const TreeModel& model) {
@@ -124,6 +128,20 @@ TEST_F(ErofsWriterTest, HoldsEverySizeAroundABlockAndAPiece) {
   }
 }
 
+TEST_F(ErofsWriterTest, ShowsATailOfEveryLength) {
+  TreeModel model;
+  for (std::size_t tail = 1; tail < 4096; tail++) {
+    std::string content((tail % 4) * 4096 + tail, '\0');
+    for (std::size_t i = 0; i < content.size(); i++) content[i] = static_cast<char>((i + tail) * 2654435761U >> 11);
+    model.file(std::to_string(tail), content, {.mtime_seconds = 1'700'000'000 + static_cast<std::int64_t>(tail % 8 / 7)});
+  }
+  for (const Profile profile : {Profile::kPlain, Profile::kLz4}) {
+    const Image image = make("tails", {.profile = profile}, model);
+
+    EXPECT_EQ(model.compare(profile == Profile::kPlain ? mounted(image) : concatenated(image)), "");
+  }
+}
+
 TEST_F(ErofsWriterTest, HoldsAHundredThousandNamesInOneDirectory) {
   TreeModel model;
   model.directory("many");
@@ -171,7 +189,7 @@ TEST_F(ErofsWriterTest, StoresAFileThatAParentHasOnlyThere) {
   TreeModel child = TreeModel::random(5);
   child.file("new", std::string(10'000, 'n'));
   for (const Profile profile : {Profile::kPlain, Profile::kLz4}) {
-    const Image parent = make("parent", {.profile = profile}, model);
+    const Image parent = make("parent", {.profile = profile, .keep_digests = true}, model);
     const Image alone = make("alone", {.profile = profile}, child);
     const Image image = make("child", {.profile = profile, .parents = {parent.as_parent}}, child);
 
