@@ -17,7 +17,7 @@ def test_install_puts_every_program_in_its_place(tmp_path):
 
     usr = tmp_path / "usr"
     assert os.access(usr / "bin" / "dsec", os.X_OK)
-    for program in ("dsec-keeper", "dsec-spawner", "dsec-agent"):
+    for program in ("dsec-keeper", "dsec-spawner", "dsec-stored", "dsec-agent"):
         assert (usr / "libexec" / "dsec" / program).exists(), program
     assert (usr / "libexec" / "dsec" / "dsec-agent").stat().st_mode & 0o777 == 0o111
     assert (usr / "lib" / "systemd" / "system" / "dsec.service").exists()
@@ -50,7 +50,7 @@ def test_the_deb_holds_what_install_puts_and_names_its_dependencies(tmp_path):
     contents = subprocess.run(["dpkg-deb", "-c", deb], check=True, capture_output=True, text=True).stdout
     depends = subprocess.run(["dpkg-deb", "-f", deb, "Depends"], check=True, capture_output=True, text=True).stdout
 
-    for path in ("./usr/bin/dsec", "./usr/libexec/dsec/dsec-keeper", "./usr/libexec/dsec/dsec-spawner", "./usr/libexec/dsec/dsec-agent",
+    for path in ("./usr/bin/dsec", "./usr/libexec/dsec/dsec-keeper", "./usr/libexec/dsec/dsec-spawner", "./usr/libexec/dsec/dsec-stored", "./usr/libexec/dsec/dsec-agent",
                  "./lib/systemd/system/dsec.service", "./usr/lib/systemd/system/dsec.service"):
         if "systemd" not in path:
             assert path in contents, path

@@ -37,10 +37,26 @@ Result<std::vector<erofs::Device>> LayerFiles::devices(const std::string& digest
   return devices;
 }
 
+Result<DataOnDemand::File> LayerFiles::find_data(const std::string& hex) const {
+  const Result<std::uint64_t> bytes = size_of(data(hex));
+  if (bytes.ok()) return DataOnDemand::File{data(hex), *bytes};
+  return on_demand_ == nullptr || bytes.error().code() != ErrorCode::kNotFound ? Result<DataOnDemand::File>(bytes.error()) : on_demand_->find(hex);
+}
+
+Result<std::string> LayerFiles::readable_data(const std::string& hex) const {
+  DSEC_ASSIGN(const DataOnDemand::File found, find_data(hex));
+  return found.path;
+}
+
+Result<void> LayerFiles::remove_data(const std::string& hex) const {
+  if (::unlink(data(hex).c_str()) != 0 && errno != ENOENT) return errno_error("remove " + data(hex), errno);
+  return on_demand_ == nullptr ? Result<void>() : on_demand_->withdraw(hex);
+}
+
 Result<void> LayerFiles::check_data(const std::vector<erofs::Device>& devices) const {
   for (const erofs::Device& device : devices) {
-    const Result<std::uint64_t> bytes = size_of(data(device.digest));
-    if (!bytes.ok() || *bytes != device.bytes()) return Error(ErrorCode::kDataFault, "its data file " + device.digest + " is not whole");
+    const Result<DataOnDemand::File> found = find_data(device.digest);
+    if (!found.ok() || found->bytes != device.bytes()) return Error(ErrorCode::kDataFault, "its data file " + device.digest + " is not whole");
   }
   return {};
 }
@@ -72,6 +88,10 @@ Result<LayerFiles::Listing> LayerFiles::list() const {
     } else {
       listing.unknown.push_back(name);
     }
+  }
+  if (on_demand_ != nullptr) {
+    DSEC_ASSIGN(const std::vector<std::string> more, on_demand_->list());
+    listing.data.insert(more.begin(), more.end());
   }
   return listing;
 }

@@ -87,10 +87,11 @@ Result<void> expect_sound(const std::string& metadata) {
 
 }  // namespace
 
-LayerStore::LayerStore(std::string directory, sys::DescriptorKeeper& keeper) : files_(std::move(directory)), keeper_(keeper) {}
+LayerStore::LayerStore(std::string directory, sys::DescriptorKeeper& keeper, DataOnDemand* on_demand)
+    : files_(std::move(directory), on_demand), keeper_(keeper) {}
 
-Result<std::unique_ptr<LayerStore>> LayerStore::open(std::string directory, sys::DescriptorKeeper& keeper) {
-  std::unique_ptr<LayerStore> store(new LayerStore(std::move(directory), keeper));
+Result<std::unique_ptr<LayerStore>> LayerStore::open(std::string directory, sys::DescriptorKeeper& keeper, DataOnDemand* on_demand) {
+  std::unique_ptr<LayerStore> store(new LayerStore(std::move(directory), keeper, on_demand));
   DSEC_TRY(sys::make_directories(store->directory(), 0700));
   DSEC_TRY(store->load().within("read the layers"));
   DSEC_TRY(store->take_back_mounts().within("take back the mounted layers"));
@@ -133,7 +134,7 @@ Result<void> LayerStore::remove_unused(const LayerFiles::Listing& listing) {
     for (const erofs::Device& device : layer.devices) used.insert(device.digest);
   }
   for (const std::string& hex : listing.data) {
-    if (!used.contains(hex)) DSEC_TRY(unlink_if_there(files_.data(hex)).within("remove unpublished data"));
+    if (!used.contains(hex)) DSEC_TRY(files_.remove_data(hex).within("remove unpublished data"));
   }
   return {};
 }
@@ -165,7 +166,10 @@ Result<int> LayerStore::mount(const std::string& digest) {
   if (const auto held = mounts_.find(digest); held != mounts_.end()) return held->second.get();
   DSEC_TRY(fail_point("image.mount"));
   std::vector<std::string> data;
-  for (const erofs::Device& device : layers_.at(digest).devices) data.push_back(files_.data(device.digest));
+  for (const erofs::Device& device : layers_.at(digest).devices) {
+    DSEC_ASSIGN(std::string path, files_.readable_data(device.digest));
+    data.push_back(std::move(path));
+  }
   DSEC_ASSIGN(ErofsMount made, mount_erofs(files_.metadata(digest), data));
   if (!made.direct_io) note("this kernel mounts EROFS files without directio: layer pages are cached twice (Linux 6.14 mends it)");
   // Kept before anyone sees it: a mount that only this process knows would be
@@ -191,7 +195,10 @@ std::vector<model::LayerRecord> LayerStore::list() const {
 Result<model::LayerRecord> LayerStore::publish(const ImageFiles& files, model::LayerRecord record) {
   if (!record.digest.empty() && !model::is_digest(record.digest)) return invalid_argument("not a digest: " + record.digest);
   DSEC_ASSIGN(const TakenFile metadata, take_over(files.metadata));
-  DSEC_ASSIGN(const TakenFile data, take_over(files.data));
+  TakenFile data;
+  if (!files.data.empty()) {
+    DSEC_ASSIGN(data, take_over(files.data));
+  }
   if (!record.digest.empty() && metadata.digest != record.digest) {
     return Error(ErrorCode::kDataFault, "the image's digest is " + metadata.digest + ", not " + record.digest);
   }
@@ -239,7 +246,7 @@ Result<void> LayerStore::name_files(const ImageFiles& files, const std::string& 
 
 Result<void> LayerStore::remove_data(const std::vector<erofs::Device>& devices) {
   for (const erofs::Device& device : devices) {
-    if (!data_in_use(device.digest)) DSEC_TRY(unlink_if_there(files_.data(device.digest)));
+    if (!data_in_use(device.digest)) DSEC_TRY(files_.remove_data(device.digest));
   }
   return {};
 }
@@ -268,7 +275,10 @@ Result<void> LayerStore::verify(const std::string& digest) const {
     devices = found->second.devices;
   }
   DSEC_TRY(expect_digest(files_.metadata(digest), digest));
-  for (const erofs::Device& device : devices) DSEC_TRY(expect_digest(files_.data(device.digest), "sha256:" + device.digest));
+  for (const erofs::Device& device : devices) {
+    DSEC_ASSIGN(const std::string path, files_.readable_data(device.digest));
+    DSEC_TRY(expect_digest(path, "sha256:" + device.digest));
+  }
   return {};
 }
 
@@ -279,7 +289,8 @@ Result<LayerStore::OpenFiles> LayerStore::open_files(const std::string& digest) 
   OpenFiles out;
   DSEC_ASSIGN(out.metadata, sys::open_at(AT_FDCWD, files_.metadata(digest), O_RDONLY));
   for (const erofs::Device& device : found->second.devices) {
-    DSEC_ASSIGN(sys::Fd data, sys::open_at(AT_FDCWD, files_.data(device.digest), O_RDONLY));
+    DSEC_ASSIGN(const std::string path, files_.readable_data(device.digest));
+    DSEC_ASSIGN(sys::Fd data, sys::open_at(AT_FDCWD, path, O_RDONLY));
     out.data.push_back(std::move(data));
   }
   return out;

@@ -23,7 +23,8 @@
 
 namespace dsec::image {
 
-// An image as an importer makes it. `data` may be empty: then there is none.
+// An image as an importer makes it. The file `data` may be empty: then there is
+// none. Without a file, what the metadata names has to be here or on demand.
 struct ImageFiles {
   std::string metadata;
   std::string data;
@@ -32,8 +33,9 @@ struct ImageFiles {
 class LayerStore {
  public:
   // Reads the records below `directory` (made if missing) and takes back the
-  // mounts that the keeper still holds. `keeper` outlives the store.
-  static Result<std::unique_ptr<LayerStore>> open(std::string directory, sys::DescriptorKeeper& keeper);
+  // mounts that the keeper still holds. `keeper` and `on_demand`, if there is one,
+  // outlive the store.
+  static Result<std::unique_ptr<LayerStore>> open(std::string directory, sys::DescriptorKeeper& keeper, DataOnDemand* on_demand = nullptr);
 
   // A detached read-only, nosuid, nodev mount of the image: one superblock for
   // each digest on the whole node. The descriptor is owned by the store and
@@ -67,7 +69,7 @@ class LayerStore {
   const std::string& directory() const { return files_.directory(); }
 
  private:
-  LayerStore(std::string directory, sys::DescriptorKeeper& keeper);
+  LayerStore(std::string directory, sys::DescriptorKeeper& keeper, DataOnDemand* on_demand);
   Result<void> load();
   Result<void> take_back_mounts();
   Result<void> remove_unused(const LayerFiles::Listing& listing);

@@ -15,7 +15,7 @@
 
 #include "base/fail_point.h"
 #include "base/log.h"
-#include "keeper/spawner_process.h"
+#include "keeper/supervised_program.h"
 #include "protocol/keeper_messages.h"
 #include "sys/cgroup.h"
 #include "sys/file.h"
@@ -41,13 +41,14 @@ class Keeper {
         listener_(std::move(listener)),
         spawner_listener_(std::move(spawner_listener)),
         signals_(std::move(signals)),
-        spawner_(command(options), spawner_listener_.get()) {}
+        spawner_("dsec-spawner", spawner_command(options), spawner_listener_.get()) {}
 
   // Returns when there is nothing to do any more.
   void run() {
     Instant idle_since = std::chrono::steady_clock::now();
     while (!stopping_) {
       spawner_.start_if_due();
+      if (stored_) stored_->start_if_due();
       // What is kept is of use to sandboxes and to a server that lives.
       const bool idle = clients_.empty() && !cgroups_.any_in_use();
       const Instant now = std::chrono::steady_clock::now();
@@ -55,6 +56,7 @@ class Keeper {
       else if (now - idle_since >= options_.linger) break;
       wait(idle ? Deadline::at(idle_since + options_.linger).left_ms() + 1 : static_cast<int>(options_.linger.count()));
     }
+    if (stored_) stored_->stop(Deadline::in(kStopPatience));
     spawner_.stop(Deadline::in(kStopPatience));
     if (end_sandboxes_) end_sandboxes();
   }
@@ -63,24 +65,40 @@ class Keeper {
   bool ended_sandboxes() const { return end_sandboxes_; }
 
  private:
-  static std::vector<std::string> command(const KeeperOptions& options) {
+  static std::vector<std::string> spawner_command(const KeeperOptions& options) {
     std::vector<std::string> words = {options.helper_dir + "/dsec-spawner", "--agent", options.helper_dir + "/dsec-agent",
                                       "--cgroup", sys::cgroup_name(options.data_dir), "--keeper", std::to_string(::getpid())};
     if (!options.use_v1) words.emplace_back("--no-v1");
     if (!options.ready_slots.empty()) words.insert(words.end(), {"--ready", options.ready_slots});
+    words.emplace_back("--socket-fd");
     return words;
+  }
+  static std::vector<std::string> stored_command(const KeeperOptions& options) {
+    return {options.helper_dir + "/dsec-stored", "--data-dir", options.data_dir, "--keeper", std::to_string(::getpid()), "--channel-fd"};
+  }
+
+  // Its channel has come, gone or changed.
+  void renew_stored() {
+    if (stored_) stored_->stop(Deadline::in(kStopPatience));
+    stored_.reset();
+    if (const auto channel = kept_.find(std::string(protocol::kStoredChannel)); channel != kept_.end())
+      stored_.emplace("dsec-stored", stored_command(options_), channel->second.get());
   }
 
   void wait(int timeout_ms) {
     if (const int due = spawner_.due_ms(); due >= 0) timeout_ms = std::min(timeout_ms, due + 1);
-    std::vector<pollfd> polled = {{listener_.get(), POLLIN, 0}, {signals_.get(), POLLIN, 0}, {spawner_.pidfd(), POLLIN, 0}};
+    if (const int due = stored_ ? stored_->due_ms() : -1; due >= 0) timeout_ms = std::min(timeout_ms, due + 1);
+    std::vector<pollfd> polled = {
+        {listener_.get(), POLLIN, 0}, {signals_.get(), POLLIN, 0}, {spawner_.pidfd(), POLLIN, 0}, {stored_ ? stored_->pidfd() : -1, POLLIN, 0}};
+    const std::size_t first_client = polled.size();
     for (const sys::Fd& client : clients_) polled.push_back({client.get(), POLLIN, 0});
     if (::poll(polled.data(), polled.size(), timeout_ms) <= 0) return;
     if (polled[1].revents != 0) stopping_ = true;
     if (polled[2].revents != 0) spawner_.ended();
+    if (polled[3].revents != 0) stored_->ended();
     // From the back, so that an index stays that of its client.
     for (std::size_t i = clients_.size(); i-- > 0;)
-      if (polled[3 + i].revents != 0 && !answer(clients_[i].get())) clients_.erase(clients_.begin() + static_cast<std::ptrdiff_t>(i));
+      if (polled[first_client + i].revents != 0 && !answer(clients_[i].get())) clients_.erase(clients_.begin() + static_cast<std::ptrdiff_t>(i));
     if (polled[0].revents != 0)
       if (auto client = sys::accept_unix(listener_.get()); client.ok() && clients_.size() < kMaxClients) {
         const timeval patience{kClientPatience.count(), 0};
@@ -102,12 +120,18 @@ class Keeper {
         if (kept_.size() >= protocol::kMaxKept && !kept_.contains(request->name)) {
           reply.error_number = ENOSPC;
           reply.message = "the keeper is full";
+        } else if (request->name == protocol::kStoredChannel) {
+          // A client that reconnects puts all that it has again: dsec-stored goes on.
+          if (kept_.emplace(request->name, std::move(message->fds[0])).second) renew_stored();
         } else {
           kept_[request->name] = std::move(message->fds[0]);
         }
         break;
       case KeeperRequestKind::kGet: return get(client, request->name);
-      case KeeperRequestKind::kDrop: kept_.erase(request->name); break;
+      case KeeperRequestKind::kDrop:
+        kept_.erase(request->name);
+        if (request->name == protocol::kStoredChannel) renew_stored();
+        break;
       case KeeperRequestKind::kStatus:
         reply.kept = static_cast<std::uint32_t>(kept_.size());
         reply.pid = static_cast<std::uint32_t>(::getpid());
@@ -156,7 +180,8 @@ class Keeper {
   const sys::Fd listener_;
   const sys::Fd spawner_listener_;
   const sys::Fd signals_;
-  SpawnerProcess spawner_;
+  SupervisedProgram spawner_;
+  std::optional<SupervisedProgram> stored_;
   std::map<std::string, sys::Fd> kept_;
   std::vector<sys::Fd> clients_;
   bool stopping_ = false;

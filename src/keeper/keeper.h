@@ -1,5 +1,5 @@
 // dsec-keeper: holds by name what must outlive the other programs, and is the
-// parent of dsec-spawner.
+// parent of dsec-spawner and, while it keeps a channel for it, of dsec-stored.
 //
 // It has a session, a cgroup and a subreaper's place of its own, and does so
 // little that it has no reason to die: one thread, one poll loop, no allocation

@@ -28,8 +28,11 @@ Result<Buffer> ChunkReader::attempt(std::uint64_t first, std::uint64_t count, De
   DSEC_ASSIGN(Buffer bytes, from->read(start, end - start, deadline));
   for (std::uint64_t i = 0; i < count; ++i) {
     const std::size_t at = i * ChunkIndex::kChunkBytes;
-    if (!index_.fits(first + i, bytes.view().substr(at, index_.size_of(first + i))))
-      return Error(ErrorCode::kDataFault, "the bytes of chunk " + std::to_string(first + i) + " are not those that were stored");
+    if (index_.fits(first + i, bytes.view().substr(at, index_.size_of(first + i)))) continue;
+    // What is open may stay wrong after the store was mended.
+    const std::lock_guard lock(mutex_);
+    if (open_ == from) open_ = nullptr;
+    return Error(ErrorCode::kDataFault, "the bytes of chunk " + std::to_string(first + i) + " are not those that were stored");
   }
   return bytes;
 }

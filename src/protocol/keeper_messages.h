@@ -18,6 +18,9 @@ inline constexpr std::size_t kMaxKeeperMessage = 64 << 10;
 inline constexpr std::size_t kMaxKeptName = 200;
 inline constexpr std::size_t kMaxKept = 8192;        // descriptors in all
 inline constexpr std::size_t kDescriptorsPerReply = 64;
+// While the keeper has a descriptor of this name, dsec-stored runs and serves it.
+// The first one that is put stays until it is dropped.
+inline constexpr std::string_view kStoredChannel = "stored/channel";
 
 enum class KeeperRequestKind : std::uint8_t { kPut = 1, kGet, kDrop, kStatus, kStop };
 

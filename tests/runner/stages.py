@@ -23,7 +23,7 @@ def build(context):
         if context.call(command, timeout=3000, quiet=True) != 0:
             context.failures.append("build: " + " ".join(command))
             return Counts(failed=1)
-    programs = [p for p in ("dsec", "dsec-keeper", "dsec-spawner", "dsec-agent") if not (context.bin / p).exists()]
+    programs = [p for p in ("dsec", "dsec-keeper", "dsec-spawner", "dsec-stored", "dsec-agent") if not (context.bin / p).exists()]
     if programs:
         context.failures.append("build: no " + ", ".join(programs))
         return Counts(passed=1, failed=1)

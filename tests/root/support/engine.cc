@@ -64,7 +64,7 @@ const sys::Fd& tiny_rootfs() {
 }
 
 Engine::Engine(EngineOptions options) : options_(std::move(options)) {
-  for (const char* name : {"dsec-keeper", "dsec-spawner"}) fs::create_symlink(program_dir() + "/" + name, helpers_.path() + "/" + name);
+  for (const char* name : {"dsec-keeper", "dsec-spawner", "dsec-stored"}) fs::create_symlink(program_dir() + "/" + name, helpers_.path() + "/" + name);
   fs::create_symlink(options_.agent.empty() ? program_dir() + "/engine_agent" : options_.agent, helpers_.path() + "/dsec-agent");
   if (!options_.fail_point.empty()) ::setenv("DSEC_FAIL_POINT", options_.fail_point.c_str(), 1);
   keeper_ = std::move(backend::start_or_find_keeper({data_dir(), helpers_.path(), options_.use_v1, options_.ready_slots}, soon())).value();

@@ -1,4 +1,4 @@
-// The spawner as the keeper's child: started, watched, started again.
+// A program as the keeper's child: started, watched, started again.
 #pragma once
 
 #include <sys/types.h>
@@ -12,10 +12,11 @@
 
 namespace dsec::keeper {
 
-class SpawnerProcess {
+class SupervisedProgram {
  public:
-  // `listener` stays the keeper's; the child gets a copy.
-  SpawnerProcess(std::vector<std::string> command, int listener) : command_(std::move(command)), listener_(listener) {}
+  // The child gets a copy of `fd`, whose number is the last word of its command;
+  // the descriptor itself stays the keeper's and open. `name` is for the log.
+  SupervisedProgram(const char* name, std::vector<std::string> command, int fd) : name_(name), command_(std::move(command)), fd_(fd) {}
 
   // Starts one if none runs and the last did not end just now.
   void start_if_due();
@@ -31,8 +32,9 @@ class SpawnerProcess {
   unsigned starts() const { return starts_; }
 
  private:
-  std::vector<std::string> command_;
-  const int listener_;
+  const char* const name_;
+  const std::vector<std::string> command_;
+  const int fd_;
   sys::Fd pidfd_;
   pid_t pid_ = 0;
   unsigned starts_ = 0;

@@ -1,4 +1,4 @@
-#include "keeper/spawner_process.h"
+#include "keeper/supervised_program.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -22,10 +22,10 @@ constexpr auto kFirstWait = std::chrono::milliseconds(50);
 
 }  // namespace
 
-void SpawnerProcess::start_if_due() {
+void SupervisedProgram::start_if_due() {
   if (pid_ != 0 || std::chrono::steady_clock::now() < next_start_) return;
   std::vector<std::string> words = command_;
-  words.insert(words.end(), {"--socket-fd", std::to_string(listener_)});
+  words.push_back(std::to_string(fd_));
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
@@ -34,13 +34,13 @@ void SpawnerProcess::start_if_due() {
     sigset_t none;
     ::sigemptyset(&none);
     ::pthread_sigmask(SIG_SETMASK, &none, nullptr);
-    ::fcntl(listener_, F_SETFD, 0);
+    ::fcntl(fd_, F_SETFD, 0);
     ::execv(argv[0], argv.data());
     ::_exit(127);
   }
   started_ = std::chrono::steady_clock::now();
   if (pid < 0) {
-    log_error("the spawner could not be started", {{"error", errno_text(errno)}});
+    log_error("a program could not be started", {{"program", name_}, {"error", errno_text(errno)}});
     next_start_ = started_ + kLongestWait;
     return;
   }
@@ -52,22 +52,22 @@ void SpawnerProcess::start_if_due() {
   else ended();
 }
 
-void SpawnerProcess::ended() {
+void SupervisedProgram::ended() {
   const auto now = std::chrono::steady_clock::now();
   quick_ends_ = now - started_ < kQuickEnd ? std::min(quick_ends_ + 1, 7u) : 0;
   const auto wait = quick_ends_ <= 1 ? std::chrono::milliseconds(0) : std::min(kFirstWait * (1 << (quick_ends_ - 1)), kLongestWait);
   next_start_ = now + wait;
-  log_warning("the spawner ended", {{"pid", std::to_string(pid_)}, {"next_ms", std::to_string(wait.count())}});
+  log_warning("a program ended", {{"program", name_}, {"pid", std::to_string(pid_)}, {"next_ms", std::to_string(wait.count())}});
   pid_ = 0;
   pidfd_.reset();
 }
 
-int SpawnerProcess::due_ms() const {
+int SupervisedProgram::due_ms() const {
   if (pid_ != 0) return -1;
   return Deadline::at(next_start_).left_ms();
 }
 
-void SpawnerProcess::stop(Deadline deadline) {
+void SupervisedProgram::stop(Deadline deadline) {
   if (pid_ == 0) return;
   (void)sys::signal_process(pidfd_.get(), SIGTERM);
   if (!sys::wait_process(pidfd_.get(), deadline).ok()) {

@@ -1,0 +1,102 @@
+// One data object as the kernel reads it: which chunks are here, which are on
+// their way, and who waits for them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "origin/chunk_reader.h"
+#include "stored/cache_file.h"
+#include "stored/pending_read.h"
+
+namespace dsec::stored {
+
+struct ChunkRun {
+  std::uint64_t first = 0;
+  std::uint64_t count = 0;
+};
+
+// What was done for the object since this process serves it.
+struct BlobCounts {
+  std::uint64_t hit_bytes = 0;      // read from what was here
+  std::uint64_t fetched_bytes = 0;  // from the origin
+  std::uint64_t failed_chunks = 0;
+};
+
+// Safe on any thread. Bytes that do not fit the index are never handed out and
+// never kept. A chunk is fetched once, however many wait for it.
+class Blob {
+ public:
+  // Largest run that is fetched by one read of the origin.
+  static constexpr std::uint64_t kMaxRun = 16;
+
+  Blob(std::string hex, std::unique_ptr<origin::ChunkReader> reader, CacheFile file, bool complete);
+
+  const std::string& hex() const { return hex_; }
+  std::uint64_t bytes() const { return file_.bytes(); }
+  // Reads the whole of the range; the bytes that are here are taken at once.
+  // Answers the runs that the caller has to have fetched: until then some wait.
+  std::vector<ChunkRun> read(std::uint64_t offset, std::size_t length, PendingRead::Answer answer);
+
+  struct Fetched {
+    std::vector<std::uint64_t> kept;  // chunks that this file has now and had not
+    bool whole = false;               // with these, all of them
+  };
+  // Blocks for the origin, for as long as its reader is patient.
+  Fetched fetch(ChunkRun run, Deadline deadline);
+
+  // By chunk: what an earlier process has left here.
+  std::vector<std::uint64_t> stored_chunks() const;
+  std::size_t chunk_bytes(std::uint64_t chunk) const { return reader_->index().size_of(chunk); }
+  // Whether it was read again since the last call: it deserves to stay a while.
+  bool used_again(std::uint64_t chunk);
+  // False while somebody reads it.
+  bool evict(std::uint64_t chunk);
+
+  // When all chunks are here, each as the index says: compares the digest of all
+  // with the object's name, and gives the file the name `path` when it fits; from
+  // then on nothing of it is evicted. kDataFault when it does not fit: from then
+  // on every read fails. kConflict when chunks are missing again.
+  Result<void> name_whole(const std::string& path);
+  BlobCounts counts() const;
+
+ private:
+  enum class State : std::uint8_t { kHole, kClaimed, kFetching, kHere };
+  struct Chunk {
+    State state = State::kHole;
+    bool claimed = false;  // an earlier process has left it, nobody has checked it
+    bool used_again = false;
+    std::uint16_t readers = 0;
+  };
+  using Waiting = std::vector<std::shared_ptr<PendingRead>>;
+
+  // With mutex_ held.
+  void want(std::uint64_t chunk, const std::shared_ptr<PendingRead>& pending, std::vector<ChunkRun>& runs);
+  Waiting take_waiting(std::uint64_t chunk);
+
+  bool check_claimed(std::uint64_t chunk);
+  void fetch_run(ChunkRun run, Deadline deadline, Fetched& out);
+  // To those who wait now; the chunk stays on its way.
+  void hand_out(std::uint64_t chunk, std::string_view bytes);
+  void settle(std::uint64_t chunk, std::string_view bytes, bool kept);
+  void fail(std::uint64_t chunk, const Error& error);
+  std::uint64_t start_of(std::uint64_t chunk) const { return chunk * origin::ChunkIndex::kChunkBytes; }
+
+  const std::string hex_;
+  const bool complete_;  // the file is whole and not ours to change
+  const CacheFile file_;
+  const std::unique_ptr<origin::ChunkReader> reader_;
+  mutable std::mutex mutex_;  // guards what follows; held over no read and no fetch
+  std::vector<Chunk> chunks_;
+  std::uint64_t here_ = 0;
+  std::unordered_map<std::uint64_t, Waiting> waiting_;
+  bool settled_ = false;   // whole, or about to be: nothing is evicted
+  bool poisoned_ = false;  // the index is of something else
+  BlobCounts counts_;
+};
+
+}  // namespace dsec::stored

@@ -1,0 +1,47 @@
+#include "stored/cache_budget.h"
+
+namespace dsec::stored {
+
+void CacheBudget::added(const std::shared_ptr<Blob>& blob, std::uint64_t chunk) {
+  const std::uint64_t bytes = blob->chunk_bytes(chunk);
+  const std::lock_guard lock(mutex_);
+  row_.push_back({blob, blob.get(), chunk, bytes});
+  used_bytes_ += bytes;
+  evict_too_much();
+}
+
+void CacheBudget::forget(const Blob* blob) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(row_, [&](const Entry& entry) {
+    if (entry.address != blob) return false;
+    used_bytes_ -= entry.bytes;
+    return true;
+  });
+}
+
+void CacheBudget::evict_too_much() {
+  // Twice around at most: the first round may do nothing but take second chances.
+  for (std::size_t left = 2 * row_.size(); used_bytes_ > limit_bytes_ && left > 0; --left) {
+    Entry entry = std::move(row_.front());
+    row_.pop_front();
+    const std::shared_ptr<Blob> blob = entry.blob.lock();
+    if (blob && (blob->used_again(entry.chunk) || !blob->evict(entry.chunk))) {
+      row_.push_back(std::move(entry));
+      continue;
+    }
+    used_bytes_ -= entry.bytes;
+    if (blob) evicted_bytes_ += entry.bytes;
+  }
+}
+
+std::uint64_t CacheBudget::used_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return used_bytes_;
+}
+
+std::uint64_t CacheBudget::evicted_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return evicted_bytes_;
+}
+
+}  // namespace dsec::stored

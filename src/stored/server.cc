@@ -1,0 +1,218 @@
+#include "stored/server.h"
+
+#include <fcntl.h>
+#include <linux/fuse.h>
+
+#include <boost/json.hpp>
+#include <cerrno>
+#include <condition_variable>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "base/log.h"
+#include "stored/cache_budget.h"
+#include "stored/fault_log.h"
+#include "stored/fuse_channel.h"
+#include "sys/file.h"
+#include "sys/worker_pool.h"
+
+namespace dsec::stored {
+
+namespace {
+
+constexpr std::size_t kFetchQueue = 1 << 20;  // the kernel bounds what is under way
+constexpr auto kHousekeeping = std::chrono::seconds(1);
+constexpr std::uint64_t kForeverSeconds = 3600;  // names and sizes of immutable files
+
+template <typename T>
+T body_as(const FuseRequest& request) {
+  T value{};
+  std::memcpy(&value, request.body.data(), std::min(request.body.size(), sizeof value));
+  return value;
+}
+
+fuse_attr attributes_of(std::uint64_t node, std::uint64_t bytes) {
+  fuse_attr attributes{};
+  attributes.ino = node;
+  attributes.mode = node == FUSE_ROOT_ID ? S_IFDIR | 0500 : S_IFREG | 0400;
+  attributes.nlink = 1;
+  attributes.size = bytes;
+  attributes.blocks = (bytes + 511) / 512;
+  attributes.blksize = 4096;
+  return attributes;
+}
+
+int errno_of(const Error& error) { return error.code() == ErrorCode::kNotFound ? ENOENT : EIO; }
+
+class Server {
+ public:
+  Server(const ServerOptions& options, const FuseChannel& channel, origin::Origin& origin, FaultLog& faults)
+      : options_(options),
+        channel_(channel),
+        faults_(faults),
+        budget_(options.cache_bytes),
+        blobs_(options.folders, origin, budget_, options.patience),
+        fetches_({.name = "fetch", .threads = options.fetch_threads, .queue_limit = kFetchQueue}) {}
+
+  Result<void> run() {
+    DSEC_TRY(blobs_.load());
+    // Fails on a filesystem that nobody has served yet: it has not asked anything.
+    (void)channel_.ask_again();
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i < options_.request_threads; ++i) threads.emplace_back([this] { answer_requests(); });
+    std::thread housekeeper([this] { keep_house(); });
+    for (std::thread& thread : threads) thread.join();
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    wake_.notify_all();
+    housekeeper.join();
+    return {};
+  }
+
+ private:
+  void answer_requests() {
+    std::vector<char> buffer(FuseChannel::kBufferBytes);
+    while (true) {
+      const auto request = channel_.next(buffer);
+      if (!request.ok()) return log_error("requests of the kernel cannot be read", {{"why", request.error().message()}});
+      if (!*request) return;
+      answer(**request);
+    }
+  }
+
+  void answer(const FuseRequest& request) {
+    switch (request.opcode) {
+      case FUSE_INIT: return channel_.answer_init(request);
+      case FUSE_LOOKUP: return look_up(request);
+      case FUSE_GETATTR: return tell_attributes(request);
+      case FUSE_OPEN: return channel_.answer_with(request.unique, fuse_open_out{.fh = 0, .open_flags = FOPEN_KEEP_CACHE, .padding = 0});
+      case FUSE_OPENDIR: return channel_.answer_with(request.unique, fuse_open_out{});
+      case FUSE_READ: return read(request);
+      case FUSE_READDIR: return channel_.answer(request.unique, {});  // names are known or not to be had
+      case FUSE_STATFS: return channel_.answer_with(request.unique, fuse_statfs_out{});
+      case FUSE_RELEASE:
+      case FUSE_RELEASEDIR:
+      case FUSE_FLUSH:
+      case FUSE_DESTROY: return channel_.answer(request.unique, {});
+      case FUSE_FORGET:
+      case FUSE_BATCH_FORGET:
+      case FUSE_INTERRUPT: return;  // no answer is awaited
+      default: return channel_.answer_error(request.unique, ENOSYS);
+    }
+  }
+
+  void look_up(const FuseRequest& request) {
+    const std::string name(request.body.data(), ::strnlen(request.body.data(), request.body.size()));
+    const auto blob = blobs_.find(name);
+    if (!blob.ok()) return channel_.answer_error(request.unique, errno_of(blob.error()));
+    fuse_entry_out out{};
+    out.nodeid = BlobTable::node_of(name);
+    out.entry_valid = out.attr_valid = kForeverSeconds;
+    out.attr = attributes_of(out.nodeid, (*blob)->bytes());
+    channel_.answer_with(request.unique, out);
+  }
+
+  void tell_attributes(const FuseRequest& request) {
+    std::uint64_t bytes = 0;
+    if (request.node != FUSE_ROOT_ID) {
+      const auto blob = blobs_.find_node(request.node);
+      if (!blob.ok()) return channel_.answer_error(request.unique, errno_of(blob.error()));
+      bytes = (*blob)->bytes();
+    }
+    fuse_attr_out out{};
+    out.attr_valid = kForeverSeconds;
+    out.attr = attributes_of(request.node, bytes);
+    channel_.answer_with(request.unique, out);
+  }
+
+  void read(const FuseRequest& request) {
+    const auto wanted = body_as<fuse_read_in>(request);
+    const auto blob = blobs_.find_node(request.node);
+    if (!blob.ok()) return channel_.answer_error(request.unique, errno_of(blob.error()));
+    if (wanted.size > FuseChannel::kMaxReadBytes) return channel_.answer_error(request.unique, EINVAL);
+    const auto runs = (*blob)->read(wanted.offset, wanted.size,
+                                    [this, unique = request.unique, pid = request.reader_pid, hex = (*blob)->hex(), begin = std::chrono::steady_clock::now()](
+                                        const Result<std::string_view>& bytes) { answer_read(unique, pid, hex, begin, bytes); });
+    for (const ChunkRun& run : runs) {
+      const auto queued = fetches_.submit([this, blob = *blob, run] { fetch(blob, run); });
+      if (!queued.ok()) fetch(*blob, run);
+    }
+  }
+
+  void answer_read(std::uint64_t unique, std::uint32_t pid, const std::string& hex, Instant begin, const Result<std::string_view>& bytes) {
+    const Duration waited = std::chrono::steady_clock::now() - begin;
+    if (bytes.ok()) channel_.answer(unique, *bytes);
+    else channel_.answer_error(unique, EIO);
+    if (bytes.ok() && waited < options_.stall_limit) return;
+    faults_.note({.kind = bytes.ok() ? FaultKind::kStall : FaultKind::kError,
+                  .data = hex,
+                  .reader_pid = pid,
+                  .waited_ms = static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(waited).count()),
+                  .why = bytes.ok() ? "the store was slow" : bytes.error().message()});
+  }
+
+  void fetch(const std::shared_ptr<Blob>& blob, ChunkRun run) {
+    const Blob::Fetched fetched = blob->fetch(run, Deadline::in(options_.fetch_deadline));
+    for (const std::uint64_t chunk : fetched.kept) budget_.added(blob, chunk);
+    if (fetched.whole) blobs_.hand_over(blob);
+  }
+
+  void keep_house() {
+    std::string last;
+    std::unique_lock lock(mutex_);
+    while (!wake_.wait_for(lock, kHousekeeping, [this] { return stopping_; })) {
+      lock.unlock();
+      blobs_.drop_removed();
+      if (std::string stats = stats_text(); stats != last) {
+        if (const auto written = sys::replace_file(options_.folders.state + "/stats.json", stats, 0600); written.ok()) last = std::move(stats);
+      }
+      lock.lock();
+    }
+  }
+
+  std::string stats_text() const {
+    boost::json::object objects;
+    for (const auto& [hex, counts] : blobs_.counts())
+      objects[hex] = {{"hit_bytes", counts.hit_bytes}, {"fetched_bytes", counts.fetched_bytes}, {"failed_chunks", counts.failed_chunks}};
+    const boost::json::object all = {{"cached_bytes", budget_.used_bytes()}, {"evicted_bytes", budget_.evicted_bytes()}, {"objects", std::move(objects)}};
+    return boost::json::serialize(all) + "\n";
+  }
+
+  const ServerOptions& options_;
+  const FuseChannel& channel_;
+  FaultLog& faults_;
+  CacheBudget budget_;
+  BlobTable blobs_;
+  sys::WorkerPool fetches_;
+  std::mutex mutex_;  // guards stopping_
+  std::condition_variable wake_;
+  bool stopping_ = false;
+};
+
+// Two processes that cache in one folder would drop each other's chunks. The one
+// before is gone or about to be: its end takes the lock with it.
+Result<sys::Fd> become_the_only_one(const std::string& state) {
+  DSEC_ASSIGN(sys::Fd lock, sys::open_at(AT_FDCWD, state + "/lock", O_RDWR | O_CREAT, 0600));
+  struct flock whole {};
+  whole.l_type = F_WRLCK;
+  whole.l_whence = SEEK_SET;
+  while (::fcntl(lock.get(), F_OFD_SETLKW, &whole) != 0)
+    if (errno != EINTR) return errno_error("lock " + state, errno);
+  return lock;
+}
+
+}  // namespace
+
+Result<void> serve(const ServerOptions& options, sys::Fd channel_fd, origin::Origin& origin) {
+  DSEC_TRY(sys::make_directories(options.folders.state, 0700));
+  DSEC_ASSIGN(const sys::Fd lock, become_the_only_one(options.folders.state));
+  DSEC_ASSIGN(const std::unique_ptr<FaultLog> faults, FaultLog::open(options.folders.state + "/faults.log"));
+  const FuseChannel channel(channel_fd.get());
+  Server server(options, channel, origin, *faults);
+  return server.run();
+}
+
+}  // namespace dsec::stored
