@@ -63,6 +63,15 @@ def kills(context):
         context.environment = saved
 
 
+def stored_kills(context):
+    """Readers and servers of data on demand are killed by the thousand; every byte is compared."""
+    environment = dict(context.environment, DSEC_STORED_READER_KILLS="10000", DSEC_STORED_SERVER_KILLS="100")
+    status = context.call([context.bin / "dsec_root_stored_test", "--gtest_filter=*Kill*:*kill*:*NoRead*"], timeout=3600, environment=environment)
+    if status != 0:
+        context.failures.append("stored-kills")
+    return Counts(passed=int(status == 0), failed=int(status != 0))
+
+
 def minimal_tree(context):
     """The package list is complete: install and release build pass in a minimal bookworm, and the .deb installs there."""
     if shutil.which("mmdebstrap") is None:

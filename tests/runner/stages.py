@@ -98,5 +98,6 @@ ALL = [
     Stage("tsan", "unit and contract suites under TSan", nightly.tsan, nightly=True, own_build=True),
     Stage("fuzz", "every fuzz target for minutes", nightly.fuzz, nightly=True, own_build=True),
     Stage("kills", "a thousand random kills under fifty concurrent creates", nightly.kills, nightly=True, leak_check=True),
+    Stage("stored-kills", "ten thousand readers and a hundred servers of data on demand are killed", nightly.stored_kills, nightly=True, leak_check=True),
     Stage("minimal-tree", "packages and release build from nothing in a minimal bookworm", nightly.minimal_tree, nightly=True, own_build=True),
 ]
