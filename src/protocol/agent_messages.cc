@@ -85,7 +85,7 @@ struct Writer {
     } else if constexpr (std::is_signed_v<T> && std::is_integral_v<T>) {
       if (value != 0) out.add_int64(tag, value);
     } else if constexpr (std::is_integral_v<T>) {
-      if (value != 0) out.add_uint64(tag, value);
+      out.add_uint64(tag, value);  // also a zero: not every default is one
     } else if constexpr (is_vector<T>::value) {
       for (const auto& element : value) add_element(tag, element);
     } else {
