@@ -229,6 +229,15 @@ Result<model::LayerRecord> LayerStore::publish(const ImageFiles& files, model::L
   return layers_.emplace(record.digest, Layer{record, devices}).first->second.record;
 }
 
+Result<void> LayerStore::adopt_data(const std::string& path, const erofs::Device& device) {
+  DSEC_ASSIGN(const TakenFile data, take_over(path));
+  if (data.digest != "sha256:" + device.digest || data.bytes != device.bytes()) return Error(ErrorCode::kDataFault, "the data is not what its digest says");
+  const std::lock_guard lock(mutex_);
+  return rename_to(path, files_.data(device.digest));
+}
+
+bool LayerStore::has_data(const erofs::Device& device) const { return files_.check_data({device}).ok(); }
+
 Result<void> LayerStore::name_files(const ImageFiles& files, const std::string& digest, const std::vector<erofs::Device>& devices, bool own_data) {
   DSEC_TRY(fail_point("image.publish.data"));
   // What is there already may be what a broken disk left of it.

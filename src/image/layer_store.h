@@ -52,6 +52,10 @@ class LayerStore {
   // the files are removed all the same. Blocks for as long as reading and syncing
   // them takes.
   Result<model::LayerRecord> publish(const ImageFiles& files, model::LayerRecord record);
+  // Data of a layer that is published next and that names more than its own. Until
+  // then it belongs to nobody, and goes with the first removal or restart. Moved.
+  Result<void> adopt_data(const std::string& path, const erofs::Device& device);
+  bool has_data(const erofs::Device& device) const;
   // kConflict while a sandbox uses it: `in_use` is asked under the lock that
   // mount() takes, so a caller that notes its use before mount() never loses a
   // layer to a removal. Sandboxes that run keep the content until they end.

@@ -18,6 +18,7 @@ constexpr std::size_t kKeyLimit = 4096;
 constexpr std::size_t kSignatureBytes = 64;
 
 using Key = std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)>;
+using Text = std::unique_ptr<BIO, decltype(&BIO_free)>;
 using Context = std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)>;
 
 // No prompt for a password, and none is taken.
@@ -25,7 +26,7 @@ int no_password(char*, int, int, void*) { return -1; }
 
 Result<Key> read_key(std::string_view pem, bool secret) {
   if (pem.size() > kKeyLimit) return invalid_argument("a builder key is a short PEM file");
-  const std::unique_ptr<BIO, decltype(&BIO_free)> text(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())), &BIO_free);
+  const Text text(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())), &BIO_free);
   Key key(secret ? PEM_read_bio_PrivateKey(text.get(), nullptr, no_password, nullptr) : PEM_read_bio_PUBKEY(text.get(), nullptr, no_password, nullptr),
           &EVP_PKEY_free);
   ERR_clear_error();
@@ -71,7 +72,45 @@ Result<void> check(std::string_view public_key_pem, std::string_view purpose, st
   return {};
 }
 
+std::string text_of(BIO* bio) {
+  char* data = nullptr;
+  const long length = BIO_get_mem_data(bio, &data);
+  return std::string(data, static_cast<std::size_t>(length));
+}
+
 }  // namespace
+
+std::string make_builder_key() {
+  const Key key(EVP_PKEY_Q_keygen(nullptr, nullptr, "ED25519"), &EVP_PKEY_free);
+  const Text text(BIO_new(BIO_s_mem()), &BIO_free);
+  DSEC_CHECK(key && PEM_write_bio_PrivateKey(text.get(), key.get(), nullptr, nullptr, 0, nullptr, nullptr) == 1);
+  return text_of(text.get());
+}
+
+Result<std::string> public_builder_key(std::string_view private_key_pem) {
+  DSEC_ASSIGN(const Key key, read_key(private_key_pem, true));
+  const Text text(BIO_new(BIO_s_mem()), &BIO_free);
+  DSEC_CHECK(PEM_write_bio_PUBKEY(text.get(), key.get()) == 1);
+  return text_of(text.get());
+}
+
+static Result<void> check_public_key(const std::string& pem) {
+  DSEC_ASSIGN(const Key key, read_key(pem, false));
+  return {};
+}
+
+Result<std::vector<std::string>> split_public_keys(std::string_view text) {
+  constexpr std::string_view kEnd = "-----END PUBLIC KEY-----";
+  std::vector<std::string> out;
+  for (std::size_t end = text.find(kEnd); end != std::string_view::npos; end = text.find(kEnd)) {
+    out.emplace_back(text.substr(0, end + kEnd.size()));
+    out.back() += '\n';
+    text.remove_prefix(end + kEnd.size());
+    DSEC_TRY(check_public_key(out.back()));
+  }
+  if (out.empty()) return invalid_argument("no public key in PEM");
+  return out;
+}
 
 Result<std::string> sign_layer(std::string_view private_key_pem, std::string_view digest) { return sign(private_key_pem, kLayer, digest); }
 

@@ -10,6 +10,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/result.h"
 
@@ -24,5 +25,12 @@ Result<void> check_layer_signature(std::string_view public_key_pem, std::string_
 // the SHA-256 of its bytes: what is signed is "dsec manifest v1\n" and that digest.
 Result<std::string> sign_manifest(std::string_view private_key_pem, std::string_view digest);
 Result<void> check_manifest_signature(std::string_view public_key_pem, std::string_view digest, std::string_view signature);
+
+// A new private key, and the public one of a private key; both as PEM.
+std::string make_builder_key();
+Result<std::string> public_builder_key(std::string_view private_key_pem);
+// The PEM public keys of a file, one behind the other. kInvalidArgument when one
+// of them is no Ed25519 key, or there is none.
+Result<std::vector<std::string>> split_public_keys(std::string_view text);
 
 }  // namespace dsec::model

@@ -56,6 +56,24 @@ TEST(BuilderKeyTest, TakesASignatureForWhatItWasMadeForOnly) {
   EXPECT_EQ(check_layer_signature(keys.open, kDigest, *of_manifest).error().code(), ErrorCode::kPermissionDenied);
 }
 
+TEST(BuilderKeyTest, MakesKeysThatFit) {
+  const std::string secret = make_builder_key();
+  const std::string open = public_builder_key(secret).value();
+
+  EXPECT_TRUE(check_layer_signature(open, kDigest, sign_layer(secret, kDigest).value()).ok());
+  EXPECT_NE(make_builder_key(), secret);
+  EXPECT_EQ(public_builder_key(open).error().code(), ErrorCode::kInvalidArgument);
+}
+
+TEST(BuilderKeyTest, SplitsAFileOfKeys) {
+  const std::string one = make_ed25519().open;
+  const std::string two = make_ed25519().open;
+
+  EXPECT_EQ(split_public_keys("comment\n" + one + "\n" + two).value().size(), 2U);
+  EXPECT_EQ(split_public_keys("").error().code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(split_public_keys(one + "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----").error().code(), ErrorCode::kInvalidArgument);
+}
+
 // Made by `openssl pkeyutl -sign -rawin`: the form that other programs may rely on.
 TEST(BuilderKeyTest, TakesASignatureThatOpensslMade) {
   const std::string key = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAcxl+1IiQA2OXeSkvT0yix0cBCpusEmX3e3dqpJ46WXw=\n-----END PUBLIC KEY-----\n";

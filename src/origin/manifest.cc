@@ -1,9 +1,11 @@
 #include "origin/manifest.h"
 
+#include <algorithm>
 #include <boost/json/serialize.hpp>
 #include <boost/json/value.hpp>
 
 #include "base/encoding.h"
+#include "model/builder_key.h"
 #include "model/json.h"
 #include "model/sha256.h"
 #include "model/strict_object.h"
@@ -17,6 +19,8 @@ namespace {
 constexpr std::string_view kAlgorithm = "sha256:";
 constexpr std::uint64_t kVersion = 1;
 constexpr std::size_t kMaxData = 16;  // the writer's limit of devices
+
+std::string digest_of(std::string_view text) { return std::string(kAlgorithm) + to_hex(model::sha256(text)); }
 
 bool is_hex_digest(const std::string& hex) { return model::is_digest(std::string(kAlgorithm) + hex); }
 
@@ -69,8 +73,20 @@ Result<Manifest> parse_manifest(std::string_view text, const std::string& hex) {
   return Error(ErrorCode::kDataFault, "the manifest of layer " + hex + ": " + parsed.error().message());
 }
 
-std::string manifest_digest(std::string_view text) {
-  return std::string(kAlgorithm) + to_hex(model::sha256(text));
+Result<std::string> seal_manifest(const Manifest& manifest, std::string_view private_key) {
+  const std::string text = to_text(manifest);
+  DSEC_ASSIGN(const std::string signature, model::sign_manifest(private_key, digest_of(text)));
+  return signature + "\n" + text;
+}
+
+Result<Manifest> unseal_manifest(std::string_view bytes, const std::string& hex, const std::vector<std::string>& trusted) {
+  const std::size_t line = bytes.find('\n');
+  if (line == std::string_view::npos) return Error(ErrorCode::kDataFault, "the manifest of layer " + hex + " has no signature");
+  const std::string_view text = bytes.substr(line + 1);
+  const bool known = std::any_of(trusted.begin(), trusted.end(),
+                                 [&](const std::string& key) { return model::check_manifest_signature(key, digest_of(text), bytes.substr(0, line)).ok(); });
+  if (!known) return Error(ErrorCode::kPermissionDenied, "the manifest of layer " + hex + " is signed by no key that this node trusts");
+  return parse_manifest(text, hex);
 }
 
 }  // namespace dsec::origin

@@ -1,5 +1,7 @@
-// What a layer in a shared store consists of. Its bytes are JSON; they are
-// signed as they are, so that nobody has to agree on a form.
+// What a layer in a shared store consists of.
+//
+// The object is one line of base64, a builder's signature (model/builder_key.h),
+// and JSON; this text is signed as it is, so that nobody has to agree on a form.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +35,9 @@ std::string to_text(const Manifest& manifest);
 // kDataFault for what is no manifest of the layer `hex`.
 Result<Manifest> parse_manifest(std::string_view text, const std::string& hex);
 
-// "sha256:…" of a manifest's bytes: what a builder signs.
-std::string manifest_digest(std::string_view text);
+// To the bytes of the object and back. Keys are PEM. kPermissionDenied when none
+// of `trusted` made the signature.
+Result<std::string> seal_manifest(const Manifest& manifest, std::string_view private_key);
+Result<Manifest> unseal_manifest(std::string_view bytes, const std::string& hex, const std::vector<std::string>& trusted);
 
 }  // namespace dsec::origin

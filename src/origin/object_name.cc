@@ -9,12 +9,11 @@ namespace {
 
 constexpr std::size_t kHexDigits = 64;
 constexpr std::size_t kFolderDigits = 2;
-constexpr std::array<std::pair<ObjectKind, std::string_view>, 5> kSuffixes = {{
+constexpr std::array<std::pair<ObjectKind, std::string_view>, 4> kSuffixes = {{
     {ObjectKind::kData, ".data"},
     {ObjectKind::kMetadata, ".meta"},
     {ObjectKind::kIndex, ".index"},
     {ObjectKind::kManifest, ".json"},
-    {ObjectKind::kSignature, ".sig"},
 }};
 
 bool is_hex(std::string_view text) { return text.size() == kHexDigits && text.find_first_not_of("0123456789abcdef") == std::string_view::npos; }
@@ -29,7 +28,7 @@ std::string ObjectName::path() const {
   return out;
 }
 
-bool names_its_bytes(ObjectKind kind) { return kind != ObjectKind::kManifest && kind != ObjectKind::kSignature; }
+bool names_its_bytes(ObjectKind kind) { return kind != ObjectKind::kManifest; }
 
 Result<ObjectName> parse_object_path(std::string_view path) {
   constexpr std::size_t kPrefix = kFolderDigits + 1;

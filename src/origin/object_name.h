@@ -8,10 +8,10 @@
 
 namespace dsec::origin {
 
-enum class ObjectKind { kData, kMetadata, kIndex, kManifest, kSignature };
+enum class ObjectKind { kData, kMetadata, kIndex, kManifest };
 
 // kData, kMetadata and kIndex are named by the SHA-256 of their bytes; kManifest
-// and kSignature by the digest of the layer that they speak of.
+// by the digest of the layer that it speaks of.
 struct ObjectName {
   ObjectKind kind = ObjectKind::kData;
   std::string hex;  // 64 lower-case digits

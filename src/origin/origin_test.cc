@@ -2,6 +2,7 @@
 // the port by tests/contract/origin_contract_test.cc.
 #include <gtest/gtest.h>
 
+#include "model/builder_key.h"
 #include "origin/chunk_reader.h"
 #include "origin/manifest.h"
 #include "origin/memory_origin.h"
@@ -23,7 +24,7 @@ std::string bytes_of(std::size_t size) {
 ObjectName data_name(const Content& content) { return {ObjectKind::kData, content.hex()}; }
 
 TEST(ObjectNameTest, EveryKindComesBackFromItsPath) {
-  for (const ObjectKind kind : {ObjectKind::kData, ObjectKind::kMetadata, ObjectKind::kIndex, ObjectKind::kManifest, ObjectKind::kSignature}) {
+  for (const ObjectKind kind : {ObjectKind::kData, ObjectKind::kMetadata, ObjectKind::kIndex, ObjectKind::kManifest}) {
     const ObjectName name{kind, std::string(62, 'a') + "09"};
 
     const Result<ObjectName> parsed = parse_object_path(name.path());
@@ -166,6 +167,21 @@ TEST(ManifestTest, ComesBackFromItsText) {
 
   ASSERT_TRUE(parsed.ok()) << parsed.error().message();
   EXPECT_EQ(*parsed, manifest);
+}
+
+TEST(ManifestTest, IsTakenFromTrustedBuildersOnly) {
+  const std::string hex(64, 'a');
+  const std::string ours = model::make_builder_key();
+  const std::string theirs = model::make_builder_key();
+  const std::vector<std::string> trusted = {model::public_builder_key(theirs).value(), model::public_builder_key(ours).value()};
+  std::string sealed = seal_manifest(some_manifest(hex), ours).value();
+
+  EXPECT_EQ(unseal_manifest(sealed, hex, trusted).value(), some_manifest(hex));
+  EXPECT_EQ(unseal_manifest(sealed, hex, {trusted[0]}).error().code(), ErrorCode::kPermissionDenied);
+  EXPECT_EQ(unseal_manifest(sealed, hex, {}).error().code(), ErrorCode::kPermissionDenied);
+  EXPECT_EQ(unseal_manifest("{}", hex, trusted).error().code(), ErrorCode::kDataFault);
+  sealed.back() = ' ';
+  EXPECT_EQ(unseal_manifest(sealed, hex, trusted).error().code(), ErrorCode::kPermissionDenied);
 }
 
 TEST(ManifestTest, RefusesAnotherLayersAnotherFormAndAnythingElse) {

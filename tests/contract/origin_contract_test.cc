@@ -36,11 +36,9 @@ TEST_P(OriginContractTest, KeepsObjectsOfEveryKindAndOfNoBytes) {
   const std::string hex(64, 'e');
   const Content empty = Content::of_bytes("");
   ASSERT_TRUE(origin().publish({ObjectKind::kManifest, hex}, Content::of_bytes("{}"), soon()).ok());
-  ASSERT_TRUE(origin().publish({ObjectKind::kSignature, hex}, Content::of_bytes("signed"), soon()).ok());
   ASSERT_TRUE(origin().publish({ObjectKind::kIndex, empty.hex()}, empty, soon()).ok());
 
   EXPECT_EQ(read_whole(origin(), {ObjectKind::kManifest, hex}, 10, soon()).value(), "{}");
-  EXPECT_EQ(read_whole(origin(), {ObjectKind::kSignature, hex}, 10, soon()).value(), "signed");
   EXPECT_EQ(read_whole(origin(), {ObjectKind::kIndex, empty.hex()}, 10, soon()).value(), "");
 }
 
