@@ -23,6 +23,7 @@
 #include "net/http_server.h"
 #include "openapi_text.h"
 #include "serve_options.h"
+#include "shared_store.h"
 #include "store/sqlite_store.h"
 #include "sys/file.h"
 
@@ -76,6 +77,7 @@ struct Node {
   edge::BtrfsUpperPool* disk_pool = nullptr;
   std::unique_ptr<edge::UpperPools> uppers;
   std::unique_ptr<image::LayerStore> layers;
+  SharedStore shared;
   std::unique_ptr<image::Importer> importer;
   std::unique_ptr<store::Store> store;
   std::unique_ptr<edge::SystemResolver> resolver;
@@ -98,6 +100,7 @@ Result<void> build(Node& node) {
   DSEC_ASSIGN(node.containers, backend::container::ContainerBackend::create({data, node.options.use_v1}));
   node.uppers = open_uppers(data, *node.keeper, &node.disk_pool);
   DSEC_ASSIGN(node.layers, image::LayerStore::open(data + "/layers", *node.keeper));
+  DSEC_ASSIGN(node.shared, open_shared_store(node.options, *node.layers));
   std::error_code failed;
   const std::string self = fs::read_symlink("/proc/self/exe", failed);
   DSEC_ASSIGN(node.importer, image::Importer::create({.work_directory = data + "/import", .helper = self}, *node.layers));
@@ -121,7 +124,8 @@ Result<void> build(Node& node) {
   server.version = DSEC_VERSION;
   server.openapi_json = kOpenApiJson;
   node.api = std::make_unique<apiserver::ApiServer>(
-      apiserver::ServerParts{node.io, node.clock, node.random, *node.catalogue, *node.gateway, *node.layers, *node.importer, *node.imports, *node.pool}, server);
+      apiserver::ServerParts{node.io, node.clock, node.random, *node.catalogue, *node.gateway, *node.layers, *node.importer, *node.imports, *node.pool,
+                              node.shared.exchange.get()}, server);
   net::HttpServer::Options http;
   http.address = node.options.address;
   http.port = node.options.port;

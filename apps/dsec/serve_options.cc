@@ -8,12 +8,15 @@ namespace dsec {
 
 const char kServeUsage[] =
     "usage: dsec serve [--listen ADDRESS:PORT] [--data-dir DIR] [--ready-file FILE]\n"
+    "                  [--store URL [--store-trust FILE] [--sync-store NAME=URL]...]\n"
     "                  [--stop-sandboxes] [--port-domain DOMAIN] [--insecure] [--no-v1]\n"
     "                  [--log-format text|json] [--log-level debug|info|warning|error]\n"
     "\n"
     "One node without configuration: http://127.0.0.1:7780, data in /var/lib/dsec.\n"
     "A stop keeps the sandboxes, and the next start takes them up again, unless\n"
-    "--stop-sandboxes is given.\n";
+    "--stop-sandboxes is given. --store is where all nodes find all layers: a\n"
+    "directory (a mount of 3FS, CephFS, MooseFS, NFS) or s3://BUCKET?endpoint=URL;\n"
+    "layers come from it when a key of this node or of FILE signed them.\n";
 
 namespace {
 
@@ -28,6 +31,14 @@ Result<void> parse_listen(std::string_view text, ServeOptions& out) {
   if (address.starts_with('[') && address.ends_with(']')) address = address.substr(1, address.size() - 2);
   out.address = std::string(address);
   out.port = static_cast<std::uint16_t>(port);
+  return {};
+}
+
+Result<void> parse_sync_store(std::string_view text, ServeOptions& out) {
+  const std::size_t equals = text.find('=');
+  if (equals == 0 || equals == std::string_view::npos) return invalid_argument("--sync-store: NAME=URL");
+  if (!out.sync_stores.emplace(text.substr(0, equals), text.substr(equals + 1)).second)
+    return invalid_argument("--sync-store: " + std::string(text.substr(0, equals)) + " is given twice");
   return {};
 }
 
@@ -59,6 +70,12 @@ Result<ServeOptions> parse_serve_options(int argc, char** argv) {
       out.data_dir = std::filesystem::absolute(std::string(value)).lexically_normal();
     } else if (flag == "--ready-file") {
       out.ready_file = std::filesystem::absolute(std::string(value));
+    } else if (flag == "--store") {
+      out.store = value;
+    } else if (flag == "--store-trust") {
+      out.store_trust = std::filesystem::absolute(std::string(value));
+    } else if (flag == "--sync-store") {
+      DSEC_TRY(parse_sync_store(value, out));
     } else if (flag == "--port-domain") {
       out.port_domain = value;
     } else if (flag == "--log-format") {
@@ -75,6 +92,7 @@ Result<ServeOptions> parse_serve_options(int argc, char** argv) {
     }
   }
   while (out.data_dir.size() > 1 && out.data_dir.ends_with('/')) out.data_dir.pop_back();
+  if (out.store.empty() && (!out.store_trust.empty() || !out.sync_stores.empty())) return invalid_argument("--store-trust and --sync-store go with --store");
   const bool loopback = out.address == "::1" || out.address.starts_with("127.");
   if (!loopback && !out.insecure)
     return invalid_argument("--listen " + out.address + " is no loopback address, and this server speaks no TLS yet: put a TLS proxy before it, or say --insecure");

@@ -1,6 +1,7 @@
 // The arguments of `dsec serve`.
 #pragma once
 
+#include <map>
 #include <string>
 
 #include "base/log.h"
@@ -14,6 +15,9 @@ struct ServeOptions {
   std::string data_dir = "/var/lib/dsec";
   std::string ready_file;
   std::string port_domain = "localhost";
+  std::string store;        // address of the shared store; "" = none
+  std::string store_trust;  // file of public keys whose layers are taken from it
+  std::map<std::string, std::string> sync_stores;  // further ones, by name
   bool stop_sandboxes = false;
   bool insecure = false;
   bool use_v1 = true;

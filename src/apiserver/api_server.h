@@ -19,6 +19,7 @@
 #include "apiserver/host_check.h"
 #include "apiserver/operations.h"
 #include "image/importer.h"
+#include "image/layer_exchange.h"
 #include "image/layer_store.h"
 #include "net/exchange.h"
 
@@ -34,6 +35,7 @@ struct ServerParts {
   image::Importer& importer;
   sys::WorkerPool& imports;  // one thread an import
   sys::WorkerPool& pool;     // short blocking calls
+  image::LayerExchange* exchange = nullptr;  // with the shared store, when there is one
 };
 
 struct ServerOptions {

@@ -28,6 +28,8 @@ const std::vector<Route>& routes() {
       {"GET", "/v1/layers/{ref}", kViewer, get_layer},
       {"DELETE", "/v1/layers/{ref}", kMember, delete_layer},
       {"POST", "/v1/layers/{ref}/verify", kMember, verify_layer},
+      {"POST", "/v1/layers/{ref}/sync", kMember, sync_layer},
+      {"POST", "/v1/layers/{ref}/fetch", kOperator, fetch_layer},
       {"GET", "/v1/layers/{ref}/files", kViewer, list_layer_files},
       {"GET", "/v1/layers/{ref}/content", kViewer, read_layer_file},
       {"GET", "/v1/layers/{ref}/diff", kViewer, diff_layers},

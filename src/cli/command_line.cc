@@ -27,6 +27,7 @@ class CommandLine {
     app_.add_option("--context", global_.context, "Context of the configuration (DSEC_CONTEXT)");
     app_.set_version_flag("--version", "dsec 0.1.0");
     add_server_programs();
+    add_store();
     add_sandboxes();
     add_commands();
     add_files();
@@ -102,6 +103,7 @@ class CommandLine {
   }
 
   void add_server_programs();
+  void add_store();
   void add_sandboxes();
   void add_commands();
   void add_files();
@@ -132,6 +134,16 @@ void CommandLine::add_server_programs() {
   verb("serve", "Run everything in one process tree on this machine", [](Context&) { return static_cast<int>(kUsage); });
   CLI::App* doctor = verb("doctor", "What this host can do, what is missing, how to mend it", [this](Context& c) { return doctor_verb(c, json_); });
   doctor->add_flag("--json", json_, "As JSON");
+}
+
+void CommandLine::add_store() {
+  CLI::App* parent = family("store", "The shared store of all nodes");
+  CLI::App* probe = verb("probe", "Try a store for what layers need: holds, noted (we do without) or refused", [this](Context&) {
+    return store_probe_verb(ref_, second_, listing_);
+  }, parent);
+  probe->add_option("store", ref_, "A directory, or s3://BUCKET?endpoint=URL&credentials=FILE")->required();
+  probe->add_option("--second", second_, "Another mount of the same directory: tells when a new name is seen there");
+  add_listing(probe, listing_);
 }
 
 void CommandLine::add_sandboxes() {
@@ -306,6 +318,15 @@ void CommandLine::add_layer_contents(CLI::App* parent) {
   for (CLI::App* sub : {cat, sign}) sub->add_option("ref", ref_, "Name or digest")->required();
   cat->add_option("path", second_, "File in it")->required();
   sign->add_option("--key", second_, "Private key (PEM file, Ed25519)")->required();
+  CLI::App* sync = verb("sync", "Put them into the shared store, where every node finds them",
+                        [this](Context& c) { return layer_sync_verb(c, refs_, layer_verify_.all, text_); }, parent);
+  sync->add_option("ref", refs_, "Names or digests");
+  sync->add_flag("--all", layer_verify_.all, "Every layer that has a name");
+  sync->add_option("--to", text_, "Into another store, by the name that `dsec serve --sync-store` gave it");
+  CLI::App* fetch = verb("fetch", "Take one from the shared store and name it (operators)",
+                         [this](Context& c) { return layer_fetch_verb(c, ref_, second_); }, parent);
+  fetch->add_option("digest", ref_, "Digest of the layer")->required();
+  fetch->add_option("name", second_, "What it is to be called")->required();
 }
 
 void CommandLine::add_administration() {

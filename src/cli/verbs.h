@@ -97,6 +97,13 @@ struct LayerVerifyOptions {
 };
 int layer_verify_verb(Context& context, std::vector<std::string> refs, const LayerVerifyOptions& options);
 int layer_sign_verb(Context& context, const std::string& ref, const std::string& key);
+// Into the node's shared store, or the one that the server calls `to`; from it.
+int layer_sync_verb(Context& context, std::vector<std::string> refs, bool all, const std::string& to);
+int layer_fetch_verb(Context& context, const std::string& digest, const std::string& name);
+
+// verbs_store.cc
+// Exit code 1 when layers cannot be kept there.
+int store_probe_verb(const std::string& url, const std::string& second, const ListingOptions& options);
 
 // verbs_admin.cc
 int login_verb(const std::string& name, const std::string& url, const std::string& key);

@@ -75,11 +75,16 @@ Result<json::object> proof_of(const LayerVerifyOptions& options) {
   return json::object{{"key", key}, {"signature", without_end_of_line(signature)}};
 }
 
-Result<json::value> verify_one(Context& context, const std::string& ref, const json::value& proof) {
-  DSEC_ASSIGN(const json::value started, context.post(layer_target(ref, "/verify?background=true"), proof));
+// Starts an operation and follows it to its end.
+Result<json::value> run(Context& context, const std::string& target, const json::value& body, const std::string& what) {
+  DSEC_ASSIGN(const json::value started, context.post(target, body));
   const std::string id = started.is_object() ? text_at(started.get_object(), "operation_id") : "";
   if (id.empty()) return Error(ErrorCode::kInternal, "the server's answer names no operation");
-  return follow_operation(context, id, "verification", nullptr);
+  return follow_operation(context, id, what, nullptr);
+}
+
+Result<json::value> verify_one(Context& context, const std::string& ref, const json::value& proof) {
+  return run(context, layer_target(ref, "/verify?background=true"), proof, "verification");
 }
 
 Result<std::vector<std::string>> digests_of_all(Context& context) {
@@ -88,6 +93,12 @@ Result<std::vector<std::string>> digests_of_all(Context& context) {
   for (const json::value& item : items)
     if (item.is_object()) digests.push_back(text_at(item.get_object(), "digest"));
   return digests;
+}
+
+Result<void> choose(Context& context, bool all, std::vector<std::string>& refs) {
+  if (!all) return {};
+  DSEC_ASSIGN(refs, digests_of_all(context));
+  return {};
 }
 
 }  // namespace
@@ -125,11 +136,7 @@ int layer_verify_verb(Context& context, std::vector<std::string> refs, const Lay
   const auto proof = proof_of(options);
   if (!proof.ok()) return fail(proof.error(), kUsage);
   if (options.all == !refs.empty()) return fail(invalid_argument("name the layers, or give --all"), kUsage);
-  if (options.all) {
-    auto all = digests_of_all(context);
-    if (!all.ok()) return fail(all.error());
-    refs = std::move(all).value();
-  }
+  if (const Result<void> chosen = choose(context, options.all, refs); !chosen.ok()) return fail(chosen.error());
   if (!proof->empty() && refs.size() != 1) return fail(invalid_argument("a signature is of one layer"), kUsage);
   int code = kOk;
   for (const std::string& ref : refs) {
@@ -139,6 +146,25 @@ int layer_verify_verb(Context& context, std::vector<std::string> refs, const Lay
     else print(ref + "  intact" + (proof->empty() ? "" : ", signed by that key") + "\n");
   }
   return code;
+}
+
+int layer_sync_verb(Context& context, std::vector<std::string> refs, bool all, const std::string& to) {
+  if (all == !refs.empty()) return fail(invalid_argument("name the layers, or give --all"), kUsage);
+  if (const Result<void> chosen = choose(context, all, refs); !chosen.ok()) return fail(chosen.error());
+  int code = kOk;
+  for (const std::string& ref : refs) {
+    auto done = run(context, layer_target(ref, "/sync" + (to.empty() ? "" : "?to=" + percent_encode(to))), json::object(), "sync");
+    if (!done.ok()) code = fail(std::move(done).within(ref).error());
+    else print(ref + "  in the store\n");
+  }
+  return code;
+}
+
+int layer_fetch_verb(Context& context, const std::string& digest, const std::string& name) {
+  const auto done = run(context, layer_target(digest, "/fetch?name=" + percent_encode(name)), json::object(), "fetch");
+  if (!done.ok()) return fail(done.error());
+  print(name + "  " + digest + "\n");
+  return kOk;
 }
 
 int layer_sign_verb(Context& context, const std::string& ref, const std::string& key) {

@@ -26,6 +26,8 @@ asio::awaitable<Result<void>> import_layer(ApiServer& server, Call& call);
 asio::awaitable<Result<void>> get_operation(ApiServer& server, Call& call);
 asio::awaitable<Result<void>> stream_operation(ApiServer& server, Call& call);
 asio::awaitable<Result<void>> cancel_operation(ApiServer& server, Call& call);
+// Names a layer that is there, and describes it so.
+asio::awaitable<Result<boost::json::value>> name_layer(ApiServer& server, std::string project, model::RefName name, model::LayerRecord record);
 // A new operation of the caller's project, stored already.
 asio::awaitable<Result<std::shared_ptr<Operation>>> start_operation(ApiServer& server, const Call& call, std::string kind);
 
@@ -49,6 +51,13 @@ asio::awaitable<Result<void>> diff_layers(ApiServer& server, Call& call);
 
 // layer_verify.cc
 asio::awaitable<Result<void>> verify_layer(ApiServer& server, Call& call);
+
+// layer_exchange.cc
+asio::awaitable<Result<void>> sync_layer(ApiServer& server, Call& call);
+asio::awaitable<Result<void>> fetch_layer(ApiServer& server, Call& call);
+// Takes those layers that the node lacks from the shared store, when there is one;
+// without, they stay missing. The caller has found that the project may use them.
+asio::awaitable<Result<void>> take_missing(ApiServer& server, std::vector<std::string> digests);
 
 // services.cc
 asio::awaitable<Result<void>> list_services(ApiServer& server, Call& call);

@@ -97,7 +97,7 @@ Result<ImportRequest> parse_request(const Call& call, bool image) {
   return out;
 }
 
-Result<model::LayerRecord> run_import(image::Importer& importer, const ImportRequest& request, const image::ImportOptions& options, int input) {
+Result<model::LayerRecord> import_by(image::Importer& importer, const ImportRequest& request, const image::ImportOptions& options, int input) {
   switch (request.form) {
     case Form::kTar:
       return importer.import_tar(input, options);
@@ -109,11 +109,14 @@ Result<model::LayerRecord> run_import(image::Importer& importer, const ImportReq
   return Error(ErrorCode::kInternal, "an import of no form");
 }
 
-asio::awaitable<Result<json::value>> name_layer(ApiServer& server, std::string project, ImportRequest request, model::LayerRecord record) {
-  store::Ref ref{std::move(project), ref_kind(request.kind), request.name.name, request.name.tag, {record.digest}, 0};
-  DSEC_CO_TRY(co_await server.parts.catalogue.put_ref(ref));
-  DSEC_CO_ASSIGN(json::object described, describe_ref(server, ref));
-  co_return json::value(std::move(described));
+// On a worker thread. A store that cannot be reached does not take from the node
+// what it has: `dsec layer sync` puts the layer there later.
+Result<model::LayerRecord> run_import(const ServerParts& parts, const ImportRequest& request, const image::ImportOptions& options, int input) {
+  Result<model::LayerRecord> record = import_by(parts.importer, request, options, input);
+  if (!record.ok() || parts.exchange == nullptr) return record;
+  if (const Result<void> put = parts.exchange->put(record->digest); !put.ok())
+    log_warning("a new layer is not in the shared store", {{"layer", record->digest}, {"error", put.error().message()}});
+  return record;
 }
 
 // The server builds by itself: the answer is an operation at once.
@@ -127,14 +130,14 @@ asio::awaitable<void> build(ApiServer& server, std::string project, ImportReques
     });
   };
   Result<model::LayerRecord> record = co_await net::on_pool(
-      server.parts.imports, [&server, request, options] { return run_import(server.parts.importer, request, options, -1); });
+      server.parts.imports, [&server, request, options] { return run_import(server.parts, request, options, -1); });
   if (server.stopping) co_return;
   if (!record.ok()) {
     log_warning("an import failed", {{"name", request.name.text()}, {"error", record.error().message()}});
     co_await server.operations.finish(operation, std::move(record).error());
     co_return;
   }
-  Result<json::value> named = co_await name_layer(server, std::move(project), std::move(request), std::move(record).value());
+  Result<json::value> named = co_await name_layer(server, std::move(project), request.name, std::move(record).value());
   co_await server.operations.finish(operation, std::move(named));
 }
 
@@ -185,7 +188,7 @@ asio::awaitable<Result<void>> import(ApiServer& server, Call& call, bool image) 
   std::optional<Result<model::LayerRecord>> outcome;
   asio::steady_timer done(server.parts.io, asio::steady_timer::time_point::max());
   auto run = [&server, request, options, input, cancelled]() -> Result<model::LayerRecord> {
-    Result<model::LayerRecord> record = run_import(server.parts.importer, request, options, input->get());
+    Result<model::LayerRecord> record = run_import(server.parts, request, options, input->get());
     input->reset();
     return record;
   };
@@ -204,11 +207,18 @@ asio::awaitable<Result<void>> import(ApiServer& server, Call& call, bool image) 
   while (!outcome) co_await done.async_wait(asio::redirect_error(asio::use_awaitable, woken));
   if (!pumped.ok()) co_return pumped;
   if (!outcome->ok()) co_return std::move(*outcome).error();
-  DSEC_CO_ASSIGN(const json::value layer, co_await name_layer(server, call.principal.project, std::move(request), std::move(*outcome).value()));
+  DSEC_CO_ASSIGN(const json::value layer, co_await name_layer(server, call.principal.project, request.name, std::move(*outcome).value()));
   co_return co_await respond_json(call.exchange, 201, layer);
 }
 
 }  // namespace
+
+asio::awaitable<Result<json::value>> name_layer(ApiServer& server, std::string project, model::RefName name, model::LayerRecord record) {
+  store::Ref ref{std::move(project), ref_kind(record.kind), name.name, name.tag, {record.digest}, 0};
+  DSEC_CO_TRY(co_await server.parts.catalogue.put_ref(ref));
+  DSEC_CO_ASSIGN(json::object described, describe_ref(server, ref));
+  co_return json::value(std::move(described));
+}
 
 asio::awaitable<Result<std::shared_ptr<Operation>>> start_operation(ApiServer& server, const Call& call, std::string kind) {
   const std::string id = "op-" + to_base32(server.parts.random.bytes(15));

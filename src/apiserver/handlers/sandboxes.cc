@@ -14,47 +14,61 @@ constexpr std::size_t kMaxBody = 1 << 20;
 constexpr std::int64_t kDefaultWaitMs = 30'000;
 constexpr std::int64_t kLongestWaitMs = 300'000;
 
-// One ref or digest to layer records, lowest first, of the kind that the place asks for.
-Result<std::vector<model::LayerRecord>> layers_of(ApiServer& server, const std::string& project, store::RefKind kind, const std::string& text) {
+// One place of the request and the layers that it asks for, lowest first.
+struct WantedLayers {
+  model::LayerKind kind;
+  std::string text;   // a ref or a digest
+  std::string field;  // of the request
   std::vector<std::string> digests;
+};
+
+Result<std::vector<std::string>> digests_of(const ApiServer& server, const std::string& project, store::RefKind kind, const std::string& text) {
   if (model::is_digest(text)) {
     if (!server.parts.catalogue.may_read(project, text)) return Error(ErrorCode::kNotFound, "no layer " + text);
-    digests = {text};
-  } else {
-    DSEC_ASSIGN(store::Ref ref, server.parts.catalogue.find_ref(project, kind, text));
-    digests = std::move(ref.layers);
+    return std::vector<std::string>{text};
   }
-  std::vector<model::LayerRecord> out;
-  for (const std::string& digest : digests) {
-    DSEC_ASSIGN(model::LayerRecord record, server.parts.layers.find(digest));
-    out.push_back(std::move(record));
-  }
-  return out;
+  DSEC_ASSIGN(store::Ref ref, server.parts.catalogue.find_ref(project, kind, text));
+  return std::move(ref.layers);
 }
 
-Result<model::ResolvedLayers> resolve(ApiServer& server, const std::string& project, const model::SandboxSpec& spec) {
+// Base, workspace and toolkits, in this order.
+Result<std::vector<WantedLayers>> wanted_layers(const ApiServer& server, const std::string& project, const model::SandboxSpec& spec) {
   const auto& environment = spec.environment;
   if (!spec.image.empty() && !environment.base.empty()) return invalid_argument("image and environment.base exclude one another");
   const std::string& base = spec.image.empty() ? environment.base : spec.image;
   if (base.empty()) return invalid_argument("image or environment.base is missing");
 
-  model::ResolvedLayers out;
+  std::vector<WantedLayers> out;
   const auto append = [&](store::RefKind kind, model::LayerKind wanted, const std::string& text, const char* field) -> Result<void> {
-    DSEC_ASSIGN(const std::vector<model::LayerRecord> layers, layers_of(server, project, kind, text).within(field));
-    for (const model::LayerRecord& layer : layers) {
-      if (layer.kind != wanted)
-        return invalid_argument(std::string(field) + ": " + text + " is a " + std::string(model::to_string(layer.kind)) + " layer");
-      out.layers.push_back(layer);
-    }
+    DSEC_ASSIGN(std::vector<std::string> digests, digests_of(server, project, kind, text).within(field));
+    out.push_back({wanted, text, field, std::move(digests)});
     return {};
   };
   DSEC_TRY(append(store::RefKind::kImage, model::LayerKind::kBase, base, spec.image.empty() ? "environment.base" : "image"));
-  out.config = out.layers.back().config;
   if (!environment.workspace.empty())
     DSEC_TRY(append(store::RefKind::kWorkspace, model::LayerKind::kWorkspace, environment.workspace, "environment.workspace"));
   for (const std::string& toolkit : environment.toolkits)
     DSEC_TRY(append(store::RefKind::kToolkit, model::LayerKind::kToolkit, toolkit, "environment.toolkits"));
   return out;
+}
+
+Result<model::ResolvedLayers> records_of(const ApiServer& server, const std::vector<WantedLayers>& wanted) {
+  model::ResolvedLayers out;
+  for (const WantedLayers& place : wanted) {
+    for (const std::string& digest : place.digests) {
+      DSEC_ASSIGN(model::LayerRecord layer, server.parts.layers.find(digest).within(place.field));
+      if (layer.kind != place.kind) return invalid_argument(place.field + ": " + place.text + " is a " + std::string(model::to_string(layer.kind)) + " layer");
+      out.layers.push_back(std::move(layer));
+    }
+    if (place.kind == model::LayerKind::kBase) out.config = out.layers.back().config;
+  }
+  return out;
+}
+
+asio::awaitable<Result<model::ResolvedLayers>> resolve(ApiServer& server, std::string project, model::SandboxSpec spec) {
+  DSEC_CO_ASSIGN(const std::vector<WantedLayers> wanted, wanted_layers(server, project, spec));
+  for (const WantedLayers& place : wanted) DSEC_CO_TRY((co_await take_missing(server, place.digests)).within(place.field));
+  co_return records_of(server, wanted);
 }
 
 Result<std::int64_t> wait_of(const json::object& body) {
@@ -79,7 +93,7 @@ asio::awaitable<Result<void>> create_sandbox(ApiServer& server, Call& call) {
   DSEC_CO_ASSIGN(command.spec, model::spec_from_json(value, {"wait_ms"}));
   DSEC_CO_TRY(model::validate(command.spec));
   DSEC_CO_ASSIGN(const std::int64_t wait_ms, wait_of(value.get_object()));
-  DSEC_CO_ASSIGN(command.layers, resolve(server, call.principal.project, command.spec));
+  DSEC_CO_ASSIGN(command.layers, co_await resolve(server, call.principal.project, command.spec));
   for (const std::string& service : command.spec.network.services) {
     const auto known = server.parts.catalogue.services();
     if (std::none_of(known.begin(), known.end(), [&](const auto& s) { return s.name == service; }))

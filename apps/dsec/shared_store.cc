@@ -1,0 +1,52 @@
+#include "shared_store.h"
+
+#include "model/builder_key.h"
+#include "origin/open_origin.h"
+#include "sys/file.h"
+
+namespace dsec {
+
+namespace {
+
+constexpr auto kPatience = std::chrono::seconds(20);
+constexpr std::size_t kKeyLimit = 64 << 10;
+
+Result<std::string> own_key(const std::string& path) {
+  Result<std::string> key = sys::read_file(path, kKeyLimit);
+  if (key.ok() || key.error().code() != ErrorCode::kNotFound) return key;
+  std::string made = model::make_builder_key();
+  DSEC_TRY(sys::replace_file(path, made, 0600));
+  return made;
+}
+
+Result<std::vector<std::string>> trusted_keys(const std::string& own, const std::string& file) {
+  std::vector<std::string> out;
+  if (!file.empty()) {
+    DSEC_ASSIGN(const std::string text, sys::read_file(file, kKeyLimit).within("--store-trust"));
+    DSEC_ASSIGN(out, model::split_public_keys(text).within("--store-trust " + file));
+  }
+  DSEC_ASSIGN(std::string own_public, model::public_builder_key(own));
+  out.push_back(std::move(own_public));
+  return out;
+}
+
+}  // namespace
+
+Result<SharedStore> open_shared_store(const ServeOptions& options, image::LayerStore& layers) {
+  SharedStore out;
+  if (options.store.empty()) return out;
+  DSEC_ASSIGN(std::unique_ptr<origin::Origin> origin, origin::open_origin(options.store, Deadline::in(kPatience)).within("--store"));
+  out.origins.push_back(std::move(origin));
+  image::LayerExchange::Options exchange{.work_directory = options.data_dir + "/exchange"};
+  for (const auto& [name, url] : options.sync_stores) {
+    DSEC_ASSIGN(std::unique_ptr<origin::Origin> other, origin::open_origin(url, Deadline::in(kPatience)).within("--sync-store " + name));
+    exchange.others.emplace(name, other.get());
+    out.origins.push_back(std::move(other));
+  }
+  DSEC_ASSIGN(exchange.signing_key, own_key(options.data_dir + "/store.key").within("store.key"));
+  DSEC_ASSIGN(exchange.trusted_keys, trusted_keys(exchange.signing_key, options.store_trust));
+  DSEC_ASSIGN(out.exchange, image::LayerExchange::create(std::move(exchange), *out.origins.front(), layers));
+  return out;
+}
+
+}  // namespace dsec
