@@ -279,6 +279,7 @@ void CommandLine::add_images() {
       add->add_option("--at", import_.at, "Where it stands inside (/work/project)");
     }
     add->add_option("--owner", import_.owner, "UID:GID in place of a directory's own owners (0:0)");
+    add->add_option("--profile", import_.profile, "lz4: small; plain: can be mapped by virtual machines without a second copy (lz4)")->check(CLI::IsMember({"plain", "lz4"}));
     add->add_flag("-q,--quiet", import_.quiet, "Print the digest only");
     add->add_flag("--json", import_.json, "The whole record");
     CLI::App* ls = verb("ls", layers ? "List them, or the files in one" : "List them", [this, collection](Context& c) {

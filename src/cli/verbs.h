@@ -76,7 +76,7 @@ int fs_mkdir_verb(Context& context, const std::string& ref, const std::string& p
 // verbs_images.cc
 struct ImportVerbOptions {
   std::string collection;  // "images" or "layers"
-  std::string name, source, kind, at, owner;
+  std::string name, source, kind, at, owner, profile;
   bool quiet = false;
   bool json = false;
 };

@@ -51,6 +51,7 @@ int import_verb(Context& context, const ImportVerbOptions& options) {
   call.target = "/v1/" + options.collection + "?name=" + percent_encode(options.name);
   if (!options.kind.empty()) call.target += "&kind=" + percent_encode(options.kind);
   if (!options.at.empty()) call.target += "&at=" + percent_encode(options.at);
+  if (!options.profile.empty()) call.target += "&profile=" + percent_encode(options.profile);
   // A server-side build takes as long as its packages take to come.
   call.timeout = std::chrono::hours(2);
   std::optional<Progress> progress;

@@ -7,6 +7,8 @@
 namespace dsec::erofs {
 namespace {
 
+constexpr std::uint64_t kMostListedBytes = 128 << 10;
+
 // struct vfs_cap_data, revision 2 or 3.
 bool is_capability(const std::string& value) {
   std::uint32_t head = 0;
@@ -24,7 +26,8 @@ bool may_have(const StoredInode& node, const Attribute& attribute) {
   return name.starts_with("user.") && name.size() > 5 && !name.starts_with("user.overlay.") && name.find('\0') == std::string_view::npos;
 }
 
-Result<void> check_attributes(CheckState& state, const StoredInode& node) {
+// `capability` gets the value of the file capability, if there is one.
+Result<void> check_attributes(CheckState& state, const StoredInode& node, std::string& capability) {
   if (node.attribute_bytes == 0) return {};
   const std::uint64_t here = node.attributes_at();
   DSEC_ASSIGN(const AttributesHeader header, state.reader.load<AttributesHeader>(here));
@@ -35,7 +38,7 @@ Result<void> check_attributes(CheckState& state, const StoredInode& node) {
   std::vector<std::string_view> names;
   for (const Attribute& attribute : attributes) {
     if (!may_have(node, attribute)) return state.refuse(here, "an attribute that no layer may have: " + attribute.name);
-    if (attribute.name == "security.capability") state.facts.capability_files++;
+    if (attribute.name == "security.capability") capability = attribute.value;
     names.push_back(attribute.name);
   }
   std::sort(names.begin(), names.end());
@@ -77,6 +80,16 @@ Result<void> check_special(CheckState& state, const StoredInode& node) {
   return {};
 }
 
+void note_privileges(CheckState& state, const StoredInode& node, std::string capability) {
+  const bool set_id = (node.mode & 06000) != 0;
+  state.facts.setuid_files += set_id;
+  state.facts.capability_files += !capability.empty();
+  if (!set_id && capability.empty()) return;
+  PrivilegedInode found{state.path_of(state.directory, state.name), node.mode & 07777, std::move(capability)};
+  state.listed_bytes += found.path.size();
+  if (state.listed_bytes <= kMostListedBytes) state.facts.privileged.push_back(std::move(found));
+}
+
 }  // namespace
 
 EntryType type_of(const StoredInode& node) {
@@ -108,7 +121,8 @@ Result<void> check_node(CheckState& state, const StoredInode& node) {
   if (node.nanoseconds >= 1'000'000'000) return state.refuse(node.offset, "a time is out of range");
   if (node.links == 0) return state.refuse(node.offset, "the inode has no links");
   if (++state.facts.inodes > state.limits.inodes) return state.refuse(node.offset, "there are more inodes than the limit");
-  DSEC_TRY(check_attributes(state, node));
+  std::string capability;
+  DSEC_TRY(check_attributes(state, node, capability));
   DSEC_TRY(check_attribute_padding(state, node));
 
   if (!node.is_file() && !node.is_directory() && !node.is_symlink()) return check_special(state, node);
@@ -116,7 +130,7 @@ Result<void> check_node(CheckState& state, const StoredInode& node) {
   if (node.is_file()) {
     state.facts.files++;
     state.facts.content_bytes += node.size;
-    if ((node.mode & 06000) != 0) state.facts.setuid_files++;
+    note_privileges(state, node, std::move(capability));
   }
   return check_content(state, node);
 }

@@ -38,6 +38,7 @@ struct CheckState {
   std::vector<Directory> directories;
   std::vector<bool> seen;  // by nid
   std::unordered_map<std::uint64_t, Links> links;
+  std::uint64_t listed_bytes = 0;  // of paths in facts.privileged
   std::uint64_t piece_blocks = 0;  // what the compression settings allow
   // Where the check stands, for the report.
   std::uint32_t directory = 0;

@@ -40,6 +40,13 @@ struct Problem {
   bool operator==(const Problem&) const = default;
 };
 
+// A regular file with a set-id bit or a file capability.
+struct PrivilegedInode {
+  std::string path;        // the first name that was met
+  std::uint32_t mode = 0;  // permissions
+  std::string capability;  // the attribute's value; "" = none
+};
+
 struct ImageFacts {
   std::uint64_t inodes = 0;
   std::uint64_t directories = 0;
@@ -47,6 +54,7 @@ struct ImageFacts {
   std::uint64_t whiteouts = 0;
   std::uint64_t setuid_files = 0;      // setuid or setgid files, inert under nosuid
   std::uint64_t capability_files = 0;  // with security.capability, likewise
+  std::vector<PrivilegedInode> privileged;  // the first of both; their paths are 128 KiB at most
   std::uint64_t content_bytes = 0;     // of all files, holes included
   std::vector<DeviceSlot> devices;
 };

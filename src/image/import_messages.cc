@@ -28,14 +28,6 @@ Result<ImportMode> parse_mode(std::string_view text) {
   return invalid_argument("unknown import mode");
 }
 
-Result<erofs::Profile> parse_profile(std::string_view text) {
-  if (text == "plain") return erofs::Profile::kPlain;
-  if (text == "lz4") return erofs::Profile::kLz4;
-  return invalid_argument("unknown profile");
-}
-
-std::string_view to_string(erofs::Profile profile) { return profile == erofs::Profile::kPlain ? "plain" : "lz4"; }
-
 std::string_view to_string(ImportMode mode) {
   for (const ModeName& known : kModes) {
     if (known.mode == mode) return known.name;
@@ -65,7 +57,6 @@ Result<ImportResult> read_result(const json::value& value) {
   StrictObject fields(value, "result");
   fields.read("content_bytes", out.counts.content_bytes);
   fields.read("entries", out.counts.entries);
-  fields.read("setuid_files", out.counts.setuid_files);
   fields.read("devices_dropped", out.counts.devices_dropped);
   fields.read("attributes_dropped", out.counts.attributes_dropped);
   fields.read("owners_replaced", out.counts.owners_replaced);
@@ -110,6 +101,14 @@ Result<std::optional<Error>> read_error(const json::value& value) {
 
 }  // namespace
 
+std::string_view to_string(erofs::Profile profile) { return profile == erofs::Profile::kPlain ? "plain" : "lz4"; }
+
+Result<erofs::Profile> parse_profile(std::string_view text) {
+  if (text == "plain") return erofs::Profile::kPlain;
+  if (text == "lz4") return erofs::Profile::kLz4;
+  return invalid_argument("profile: plain or lz4");
+}
+
 std::string tame(std::string_view text, std::size_t limit) {
   std::string out;
   for (const char c : to_utf8(text.substr(0, limit), nullptr)) out.push_back(static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? ' ' : c);
@@ -152,7 +151,6 @@ std::string encode(const WorkerProgress& progress) {
 std::string encode(const ImportResult& result) {
   return json::serialize(json::object{{"result", json::object{{"content_bytes", result.counts.content_bytes},
                                                               {"entries", result.counts.entries},
-                                                              {"setuid_files", result.counts.setuid_files},
                                                               {"devices_dropped", result.counts.devices_dropped},
                                                               {"attributes_dropped", result.counts.attributes_dropped},
                                                               {"owners_replaced", result.counts.owners_replaced},

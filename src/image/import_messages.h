@@ -43,7 +43,6 @@ struct ImportRequest {
 struct ImportCounts {
   std::uint64_t content_bytes = 0;  // of regular files, holes included
   std::uint64_t entries = 0;
-  std::uint64_t setuid_files = 0;
   std::uint64_t devices_dropped = 0;
   std::uint64_t attributes_dropped = 0;  // extended attributes outside the allow list
   std::uint64_t owners_replaced = 0;     // ids past 65535, now nobody's
@@ -66,6 +65,9 @@ struct WorkerLine {
   std::optional<ImportResult> result;
   std::optional<Error> error;
 };
+
+std::string_view to_string(erofs::Profile profile);
+Result<erofs::Profile> parse_profile(std::string_view text);
 
 std::string encode(const ImportRequest& request);
 Result<ImportRequest> decode_request(std::string_view text);

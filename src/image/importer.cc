@@ -133,7 +133,7 @@ Result<model::LayerRecord> Importer::publish(int job, const std::string& job_dir
   record.kind = options.kind;
   record.content_bytes = result.counts.content_bytes;
   record.entries = result.counts.entries;
-  record.setuid_files = result.counts.setuid_files;
+  record.profile = to_string(options.profile);
   record.architecture = result.architecture;
   record.source = options.source_label;
   record.created_at_ms = std::chrono::duration_cast<std::chrono::milliseconds>(SystemClock().wall_now().time_since_epoch()).count();

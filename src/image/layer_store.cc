@@ -12,6 +12,7 @@
 #include "erofs/checker.h"
 #include "erofs/digest.h"
 #include "erofs/source.h"
+#include "image/capability_text.h"
 #include "image/erofs_mount.h"
 #include "model/json.h"
 #include "model/strict_object.h"
@@ -77,12 +78,21 @@ Result<void> expect_digest(const std::string& path, const std::string& digest) {
 }
 
 // Before the kernel meets it. Whoever made the image had hostile bytes in its hands.
-Result<void> expect_sound(const std::string& metadata) {
+Result<erofs::ImageFacts> expect_sound(const std::string& metadata) {
   DSEC_ASSIGN(sys::Fd file, sys::open_at(AT_FDCWD, metadata, O_RDONLY));
   DSEC_ASSIGN(std::unique_ptr<erofs::FileSource> source, erofs::FileSource::open(std::move(file)));
-  DSEC_ASSIGN(const erofs::Verdict verdict, erofs::check_image(std::move(source)));
+  DSEC_ASSIGN(erofs::Verdict verdict, erofs::check_image(std::move(source)));
   if (!verdict.sound()) return Error(ErrorCode::kDataFault, "the image is not sound: " + verdict.problem->text());
-  return {};
+  return std::move(verdict.facts);
+}
+
+// As the image has them, whatever its maker said.
+void record_privileges(const erofs::ImageFacts& facts, model::LayerRecord& record) {
+  record.setuid_files = facts.setuid_files;
+  record.capability_files = facts.capability_files;
+  record.privileged_files.clear();
+  for (const erofs::PrivilegedInode& inode : facts.privileged) record.privileged_files.push_back({inode.path, inode.mode, capability_text(inode.capability)});
+  std::sort(record.privileged_files.begin(), record.privileged_files.end(), [](const auto& a, const auto& b) { return a.path < b.path; });
 }
 
 }  // namespace
@@ -207,7 +217,8 @@ Result<model::LayerRecord> LayerStore::publish(const ImageFiles& files, model::L
   if (data.bytes != 0 && (devices.empty() || "sha256:" + devices[0].digest != data.digest || devices[0].bytes() != data.bytes)) {
     return Error(ErrorCode::kDataFault, "the image's data is not what its metadata says");
   }
-  DSEC_TRY(expect_sound(files.metadata));
+  DSEC_ASSIGN(const erofs::ImageFacts facts, expect_sound(files.metadata));
+  record_privileges(facts, record);
   record.size_bytes = metadata.bytes;
   for (const erofs::Device& device : devices) record.size_bytes += device.bytes();
   const std::string text = boost::json::serialize(model::to_json(record));

@@ -48,6 +48,7 @@ class LayerStore {
   // hashed: the metadata's digest is compared with record.digest, which is filled
   // in when empty, as is size_bytes; the data's with what the metadata says, which
   // erofs::check_image() has to find sound: it is what the kernel will mount.
+  // The files with set-id bits and capabilities are listed as the image has them.
   // Answers the record as stored: a digest that the store has keeps its own, and
   // the files are removed all the same. Blocks for as long as reading and syncing
   // them takes.

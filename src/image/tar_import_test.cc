@@ -2,9 +2,12 @@
 #include <sys/wait.h>
 #include <sys/xattr.h>
 
+#include <boost/json/value.hpp>
+
 #include <thread>
 
 #include "image/image_fixture.h"
+#include "model/json.h"
 
 namespace dsec::image {
 namespace {
@@ -35,6 +38,36 @@ TEST_F(TarImportTest, PutsFilesBelowTheGivenPlaceWithOwnersModesAndTimes) {
   EXPECT_EQ(stat_of(mount, "work").st_mode, S_IFDIR | 0755u);
   EXPECT_EQ(stat_of(mount, ".").st_mode, S_IFDIR | 0755u);
   EXPECT_EQ(stat_of(mount, "work/project/link").st_mode & S_IFMT, static_cast<unsigned>(S_IFLNK));
+}
+
+TEST_F(TarImportTest, ListsFilesWithSetIdBitsAndCapabilitiesInTheRecord) {
+  TarFixture tar;
+  tar.file("plain", "x").file("su", "x", 04755).file("wall", "x", 02755).hard_link("again", "su");
+  const std::string raw = std::string("\1\0\0\2\0\x30\0\0", 8) + std::string(12, '\0');
+  tar.pax("SCHILY.xattr.security.capability", raw).file("ping", "x");
+
+  const auto record = import_tar(tar.finished());
+
+  ASSERT_TRUE(record.ok()) << record.error().message();
+  EXPECT_EQ(record->setuid_files, 2u);
+  EXPECT_EQ(record->capability_files, 1u);
+  using Files = std::vector<model::PrivilegedFile>;
+  EXPECT_EQ(record->privileged_files, (Files{{"/again", 04755, ""}, {"/ping", 0644, "cap_net_admin,cap_net_raw=ep"}, {"/wall", 02755, ""}}));
+  EXPECT_EQ(model::layer_from_json(model::to_json(*record)).value(), *record);
+}
+
+TEST_F(TarImportTest, StoresContentInTheProfileThatWasAskedFor) {
+  const std::string tar = TarFixture().file("f", std::string(100'000, 'x')).finished();
+
+  const auto packed = import_tar(tar, {.kind = model::LayerKind::kWorkspace, .profile = erofs::Profile::kLz4});
+  const auto plain = import_tar(tar, {.kind = model::LayerKind::kWorkspace, .profile = erofs::Profile::kPlain});
+
+  ASSERT_TRUE(packed.ok() && plain.ok());
+  EXPECT_EQ(packed->profile, "lz4");
+  EXPECT_EQ(plain->profile, "plain");
+  EXPECT_LT(packed->size_bytes, 20'000u);
+  EXPECT_GT(plain->size_bytes, 100'000u);
+  EXPECT_EQ(content(store_->mount(plain->digest).value(), "f"), std::string(100'000, 'x'));
 }
 
 TEST_F(TarImportTest, GivesABaseTheDirectoriesThatSandboxesMountOn) {

@@ -162,7 +162,6 @@ Result<void> TarUnpacker::take_file(archive* reader, archive_entry* entry, const
     return Error(ErrorCode::kTooLarge, "the archive unpacks to more than " + std::to_string(limits_.max_bytes) + " bytes");
   }
   counts_.content_bytes += size;
-  if ((meta.mode & (S_ISUID | S_ISGID)) != 0) counts_.setuid_files++;
   DSEC_TRY(tree_.begin_file(path, meta, {.bytes = size, .sparse = archive_entry_sparse_reset(entry) > 0}));
   DSEC_TRY(take_content(reader, path, size));
   return tree_.finish_file().within(path);

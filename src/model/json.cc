@@ -1,7 +1,10 @@
 #include "model/json.h"
 
 #include <boost/json.hpp>
+#include <charconv>
 
+#include "base/encoding.h"
+#include "model/json_text.h"
 #include "model/strict_object.h"
 #include "model/time_text.h"
 
@@ -278,6 +281,44 @@ json::value to_json(const ImageConfig& config) {
                       {"user", config.user}};
 }
 
+namespace {
+
+json::array privileged_to_json(const std::vector<PrivilegedFile>& files) {
+  json::array out;
+  for (const PrivilegedFile& file : files) {
+    json::object item;
+    put_bytes(item, "path", file.path);
+    item["mode"] = mode_text(file.mode);
+    item["capability"] = file.capability;
+    out.push_back(std::move(item));
+  }
+  return out;
+}
+
+Result<std::vector<PrivilegedFile>> privileged_from_json(const json::array& items) {
+  std::vector<PrivilegedFile> out;
+  for (const json::value& item : items) {
+    PrivilegedFile file;
+    std::string exact;
+    std::string mode;
+    StrictObject fields(item, "privileged_files");
+    fields.read("path", file.path);
+    fields.read("path_base64", exact);
+    fields.read("mode", mode);
+    fields.read("capability", file.capability);
+    DSEC_TRY(fields.finish());
+    if (!exact.empty()) {
+      DSEC_ASSIGN(file.path, from_base64(exact));
+    }
+    const auto [end, failed] = std::from_chars(mode.data(), mode.data() + mode.size(), file.mode, 8);
+    if (failed != std::errc() || end != mode.data() + mode.size() || file.mode > 07777) return invalid_argument("privileged_files.mode: not a mode");
+    out.push_back(std::move(file));
+  }
+  return out;
+}
+
+}  // namespace
+
 json::value to_json(const LayerRecord& layer) {
   return json::object{{"digest", layer.digest},
                       {"kind", text(to_string(layer.kind))},
@@ -285,6 +326,9 @@ json::value to_json(const LayerRecord& layer) {
                       {"content_bytes", layer.content_bytes},
                       {"entries", layer.entries},
                       {"setuid_files", layer.setuid_files},
+                      {"capability_files", layer.capability_files},
+                      {"privileged_files", privileged_to_json(layer.privileged_files)},
+                      {"profile", layer.profile},
                       {"architecture", layer.architecture},
                       {"source", layer.source},
                       {"created_at", time_or_null(layer.created_at_ms)},
@@ -300,6 +344,13 @@ Result<LayerRecord> layer_from_json(const json::value& value) {
   fields.read("content_bytes", layer.content_bytes);
   fields.read("entries", layer.entries);
   fields.read("setuid_files", layer.setuid_files);
+  fields.read("capability_files", layer.capability_files);
+  if (const json::array* files = fields.take_array("privileged_files")) {
+    Result<std::vector<PrivilegedFile>> read = privileged_from_json(*files);
+    if (read.ok()) layer.privileged_files = std::move(read).value();
+    else fields.fail(std::move(read).error());
+  }
+  fields.read("profile", layer.profile);
   fields.read("architecture", layer.architecture);
   fields.read("source", layer.source);
   read_time(fields, "created_at", layer.created_at_ms);

@@ -25,6 +25,14 @@ struct ImageConfig {
   bool operator==(const ImageConfig&) const = default;
 };
 
+// A file that would give its caller more rights, were it run where that counts.
+struct PrivilegedFile {
+  std::string path;        // bytes; one of its names
+  std::uint32_t mode = 0;  // permissions with the set-id bits
+  std::string capability;  // as getcap says it: "cap_net_raw=ep"; "" = none
+  bool operator==(const PrivilegedFile&) const = default;
+};
+
 // One immutable layer, named by its content.
 struct LayerRecord {
   std::string digest;  // "sha256:" + 64 hex digits, of the image file
@@ -32,7 +40,10 @@ struct LayerRecord {
   std::uint64_t size_bytes = 0;      // of the image file
   std::uint64_t content_bytes = 0;   // of the files in it
   std::uint64_t entries = 0;
-  std::uint64_t setuid_files = 0;    // listed in the record, inert on the host
+  std::uint64_t setuid_files = 0;      // inert on the host, as are
+  std::uint64_t capability_files = 0;  // these
+  std::vector<PrivilegedFile> privileged_files;  // both, by path; the first ones of very many
+  std::string profile;                 // "plain" or "lz4"; "" = not known
   std::string architecture = "amd64";
   std::string source;                // what it was imported from, for people
   std::int64_t created_at_ms = 0;    // Unix time

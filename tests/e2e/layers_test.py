@@ -48,6 +48,31 @@ def test_the_same_content_is_the_same_digest(api):
     assert first["digest"].startswith("sha256:") and len(first["digest"]) == 71
 
 
+def test_the_record_lists_files_with_set_id_bits_and_capabilities(api):
+    ping = tarfile.TarInfo("bin/ping")
+    ping.size, ping.mode = 2, 0o755
+    ping.pax_headers = {"SCHILY.xattr.security.capability": "\x01\0\0\2\0\x20" + "\0" * 14}
+    data = tree(file("bin/su", mode=0o4755), file("bin/plain"), lambda archive: archive.addfile(ping, io.BytesIO(b"x\n")))
+
+    images.import_tar(api, "privileged:1", data, what="layers", kind="toolkit")
+
+    layer = api.must("GET", "/v1/layers/privileged:1")
+    assert (layer["setuid_files"], layer["capability_files"]) == (1, 1)
+    assert layer["privileged_files"] == [{"path": "/bin/ping", "mode": "0755", "capability": "cap_net_raw=ep"},
+                                         {"path": "/bin/su", "mode": "4755", "capability": ""}]
+
+
+@pytest.mark.parametrize("profile", ["plain", "lz4"])
+def test_content_is_stored_in_the_profile_that_was_asked_for(api, box_of, profile):
+    name = f"profile-{profile}:1"
+    images.import_tar(api, name, tree(file("big", b"y" * 200_000)), what="layers", kind="toolkit", profile=profile)
+
+    layer = api.must("GET", f"/v1/layers/{name}")
+    assert layer["profile"] == profile
+    assert (layer["size_bytes"] > 200_000) == (profile == "plain")
+    assert box_of(toolkits=[name]).sh("cat /big").out == "y" * 200_000
+
+
 def test_a_ref_can_move_and_a_live_sandbox_keeps_its_layer(api, box_of):
     images.import_tar(api, "moving:1", tree(file("version", b"1\n")), what="layers", kind="toolkit")
     old = box_of(toolkits=["moving:1"])
@@ -182,7 +207,7 @@ def test_an_import_that_is_cut_off_leaves_nothing(api, server):
 
 @pytest.mark.parametrize("query", [{"name": "UPPER:1", "kind": "toolkit"}, {"name": "ok:1", "kind": "magic"}, {"kind": "toolkit"},
                                    {"name": "ok:1", "kind": "toolkit", "at": "relative"}, {"name": "ok:1", "kind": "toolkit", "at": "/a/../b"},
-                                   {"name": "../../x:1", "kind": "toolkit"}, {"name": "ok:1", "kind": "toolkit", "unknown": "1"}])
+                                   {"name": "../../x:1", "kind": "toolkit"}, {"name": "ok:1", "kind": "toolkit", "profile": "zip"}, {"name": "ok:1", "kind": "toolkit", "unknown": "1"}])
 def test_a_wrong_import_request_is_a_400(api, query):
     answer = api.raw("POST", "/v1/layers", tree(file("a")), headers={"Content-Type": "application/x-tar"}, query=query)
 

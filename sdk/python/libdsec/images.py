@@ -110,16 +110,23 @@ class Images(_Catalogue):
     _what = "images"
 
     async def import_(
-        self, name: str, source: Source, *, owner: Optional[str] = None, progress: Optional[ProgressCallback] = None
+        self,
+        name: str,
+        source: Source,
+        *,
+        owner: Optional[str] = None,
+        profile: Optional[str] = None,
+        progress: Optional[ProgressCallback] = None,
     ) -> Layer:
         """Imports a base under ``name`` ("debian:12").
 
         ``source`` is read here and streamed: a directory, a tar (plain, gzip,
         zstd, xz), ``oci:PATH`` or ``docker-archive:PATH``. ``debian:SUITE[,package…]``
         is built by the server. ``owner`` ("0:0") replaces the owners of a directory.
+        ``profile`` is how content is stored: "lz4" (default) or "plain".
         ``progress`` is called now and then, on the event loop.
         """
-        return await self._import(name, source, {}, owner, progress)
+        return await self._import(name, source, {"profile": profile}, owner, progress)
 
 
 class Layers(_Catalogue):
@@ -135,10 +142,11 @@ class Layers(_Catalogue):
         kind: str,
         at: Optional[str] = None,
         owner: Optional[str] = "0:0",
+        profile: Optional[str] = None,
         progress: Optional[ProgressCallback] = None,
     ) -> Layer:
         """Imports a layer: ``kind`` is base, workspace or toolkit, ``at`` where it stands inside ("/work/project")."""
-        return await self._import(name, source, {"kind": kind, "at": at}, owner, progress)
+        return await self._import(name, source, {"kind": kind, "at": at, "profile": profile}, owner, progress)
 
     async def verify(self, ref: str) -> Dict[str, Any]:
         """Reads the whole layer and compares it with its digest. DataFault when it differs."""

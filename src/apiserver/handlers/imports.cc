@@ -60,7 +60,7 @@ Result<void> parse_debian(const std::string& source, ImportRequest& out) {
 
 Result<ImportRequest> parse_request(const Call& call, bool image) {
   const net::HttpRequest& request = call.request();
-  DSEC_TRY(check_parameters(request, {"name", "kind", "at", "format", "source", "label"}));
+  DSEC_TRY(check_parameters(request, {"name", "kind", "at", "format", "profile", "source", "label"}));
   const auto text = [&request](const char* name) {
     const std::string* value = request.parameter(name);
     return value == nullptr ? std::string() : *value;
@@ -78,6 +78,9 @@ Result<ImportRequest> parse_request(const Call& call, bool image) {
   out.options.at = text("at");
   if (!out.options.at.empty() && out.options.at[0] != '/') return invalid_argument("at: an absolute path inside the sandbox");
   out.options.source_label = text("label");
+  if (const std::string profile = text("profile"); !profile.empty()) {
+    DSEC_ASSIGN(out.options.profile, image::parse_profile(profile));
+  }
   const std::string format = text("format");
   if (format == "oci" || format == "docker" || format == "docker-archive") {
     out.form = Form::kOci;
