@@ -1,0 +1,200 @@
+#include "erofs/directory_input.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fnmatch.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <map>
+
+#include "erofs/host_attributes.h"
+#include "sys/mounts.h"
+
+namespace dsec::erofs {
+
+namespace {
+
+using Form = DirectoryInputOptions::Form;
+
+constexpr std::size_t kPieceBytes = 256 << 10;
+
+Error changed() { return Error(ErrorCode::kConflict, "it changed while it was read"); }
+
+Result<sys::Fd> open_below(int directory, const std::string& name, int flags) {
+  sys::Fd fd(sys::open_beneath(directory, name.empty() ? "." : name.c_str(), flags));
+  if (fd.get() >= 0) return fd;
+  if (errno == ENOENT || errno == ELOOP || errno == ENOTDIR) return changed();
+  if (errno == EXDEV) return invalid_argument("another file system is mounted here");
+  return errno_error("open", errno);
+}
+
+Result<struct stat> stat_of(int fd) {
+  struct stat st{};
+  if (::fstat(fd, &st) != 0) return errno_error("stat", errno);
+  return st;
+}
+
+// Sorted.
+Result<std::vector<std::string>> names_in(sys::Fd directory) {
+  DIR* const stream = ::fdopendir(directory.get());
+  if (stream == nullptr) return errno_error("read the directory", errno);
+  directory.release();
+  std::vector<std::string> names;
+  errno = 0;
+  while (const dirent* entry = ::readdir(stream)) {
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") names.emplace_back(name);
+  }
+  const int failed = errno;
+  ::closedir(stream);
+  if (failed != 0) return errno_error("read the directory", failed);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+class Walk {
+ public:
+  Walk(Writer& writer, int root, const DirectoryInputOptions& options) : writer_(writer), root_(root), options_(options), piece_(kPieceBytes, '\0') {}
+
+  Result<DirectoryInputCounts> run() {
+    open_ = {""};
+    while (!open_.empty()) {
+      const std::string path = std::move(open_.back());
+      open_.pop_back();
+      DSEC_TRY(take_directory(path).within(path.empty() ? "/" : path));
+    }
+    return counts_;
+  }
+
+ private:
+  Result<void> take_directory(const std::string& path) {
+    DSEC_ASSIGN(sys::Fd directory, open_below(root_, path, O_RDONLY | O_DIRECTORY));
+    DSEC_ASSIGN(const struct stat st, stat_of(directory.get()));
+    DSEC_ASSIGN(const HostEntry entry, describe(directory.get(), st, options_, counts_));
+    DSEC_TRY(writer_.make_directory(path, entry.meta));
+    if (entry.opaque) DSEC_TRY(writer_.make_opaque(path));
+    DSEC_ASSIGN(sys::Fd to_list, open_below(directory.get(), "", O_RDONLY | O_DIRECTORY));
+    DSEC_ASSIGN(const std::vector<std::string> names, names_in(std::move(to_list)));
+    std::vector<std::string> below;
+    for (const std::string& name : names) {
+      const std::string child = path.empty() ? name : path + "/" + name;
+      if (options_.cancelled != nullptr && options_.cancelled->load()) return Error(ErrorCode::kCancelled, "the import was cancelled");
+      if (excluded(child, name)) {
+        counts_.excluded++;
+        continue;
+      }
+      DSEC_ASSIGN(const bool is_directory, take_entry(directory.get(), name, child).within(name));
+      if (is_directory) below.push_back(child);
+    }
+    open_.insert(open_.end(), below.rbegin(), below.rend());
+    return {};
+  }
+
+  bool excluded(const std::string& path, const std::string& name) const {
+    return std::any_of(options_.exclude.begin(), options_.exclude.end(), [&](const std::string& pattern) {
+      const bool whole = pattern.find('/') != std::string::npos;
+      const char* const from = pattern.c_str() + (pattern.starts_with('/') ? 1 : 0);
+      return ::fnmatch(from, whole ? path.c_str() : name.c_str(), FNM_PATHNAME) == 0;
+    });
+  }
+
+  // True for a directory, which is taken later.
+  Result<bool> take_entry(int directory, const std::string& name, const std::string& path) {
+    if (++counts_.entries > options_.max_entries) return Error(ErrorCode::kTooLarge, "the tree holds more than " + std::to_string(options_.max_entries) + " entries");
+    struct stat st{};
+    if (::fstatat(directory, name.c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0) return changed();
+    if (S_ISDIR(st.st_mode)) return true;
+    if (S_ISSOCK(st.st_mode)) {
+      counts_.sockets_dropped++;
+      return false;
+    }
+    if (S_ISCHR(st.st_mode) && st.st_rdev == ::makedev(0, 0) && options_.form == Form::kOverlayUpper) {
+      counts_.whiteouts++;
+      DSEC_TRY(writer_.make_whiteout(path));
+      return false;
+    }
+    if (S_ISCHR(st.st_mode) || S_ISBLK(st.st_mode)) return Error(ErrorCode::kUnsupported, "a device node");
+    if (st.st_nlink > 1) {
+      const auto [known, first] = links_.emplace(std::pair(st.st_dev, st.st_ino), path);
+      if (!first) {
+        DSEC_TRY(writer_.make_hard_link(path, known->second));
+        return false;
+      }
+    }
+    DSEC_TRY(S_ISREG(st.st_mode) ? take_file(directory, name, path, st) : take_special(directory, name, path, st));
+    return false;
+  }
+
+  Result<void> take_special(int directory, const std::string& name, const std::string& path, const struct stat& st) {
+    DSEC_ASSIGN(const EntryMeta meta, meta_of(st, options_.ids));
+    if (S_ISFIFO(st.st_mode)) return writer_.make_fifo(path, meta);
+    std::string target(PATH_MAX, '\0');
+    const ssize_t length = ::readlinkat(directory, name.c_str(), target.data(), target.size());
+    if (length < 0) return changed();
+    target.resize(static_cast<std::size_t>(length));
+    return writer_.make_symlink(path, target, meta);
+  }
+
+  Result<void> take_file(int directory, const std::string& name, const std::string& path, const struct stat& seen) {
+    // Non-blocking: what has taken the name of the file may be a fifo.
+    DSEC_ASSIGN(const sys::Fd file, open_below(directory, name, O_RDONLY | O_NONBLOCK | O_NOFOLLOW));
+    DSEC_ASSIGN(const struct stat st, stat_of(file.get()));
+    if (!S_ISREG(st.st_mode) || st.st_ino != seen.st_ino || st.st_dev != seen.st_dev) return changed();
+    DSEC_ASSIGN(const HostEntry entry, describe(file.get(), st, options_, counts_));
+    if (entry.opaque) return Error(ErrorCode::kUnsupported, "an opaque mark of an unknown kind");
+    const auto size = static_cast<std::uint64_t>(st.st_size);
+    if (size > options_.max_bytes - counts_.content_bytes) return Error(ErrorCode::kTooLarge, "the tree holds more than " + std::to_string(options_.max_bytes) + " bytes");
+    counts_.content_bytes += size;
+    const off_t hole = size == 0 ? 0 : ::lseek(file.get(), 0, SEEK_HOLE);
+    const bool sparse = hole >= 0 && static_cast<std::uint64_t>(hole) < size;
+    DSEC_TRY(writer_.begin_file(path, entry.meta, {.bytes = size, .sparse = sparse}));
+    DSEC_TRY(sparse ? take_sparse(file.get(), size) : take_range(file.get(), 0, size));
+    return writer_.finish_file();
+  }
+
+  Result<void> take_sparse(int file, std::uint64_t size) {
+    for (std::uint64_t at = 0; at < size;) {
+      const off_t data = ::lseek(file, static_cast<off_t>(at), SEEK_DATA);
+      if (data < 0 && errno != ENXIO) return errno_error("look for data", errno);
+      const std::uint64_t begin = data < 0 ? size : std::min(static_cast<std::uint64_t>(data), size);
+      DSEC_TRY(writer_.skip(begin - at));
+      if (begin == size) break;
+      const off_t hole = ::lseek(file, data, SEEK_HOLE);
+      if (hole < 0) return changed();
+      const std::uint64_t end = std::min(static_cast<std::uint64_t>(hole), size);
+      DSEC_TRY(take_range(file, begin, end));
+      at = end;
+    }
+    return {};
+  }
+
+  Result<void> take_range(int file, std::uint64_t begin, std::uint64_t end) {
+    while (begin < end) {
+      const ssize_t got = ::pread(file, piece_.data(), std::min<std::uint64_t>(piece_.size(), end - begin), static_cast<off_t>(begin));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) return errno_error("read", errno);
+      if (got == 0) return changed();
+      DSEC_TRY(writer_.write(std::string_view(piece_).substr(0, static_cast<std::size_t>(got))));
+      begin += static_cast<std::uint64_t>(got);
+    }
+    return {};
+  }
+
+  Writer& writer_;
+  const int root_;
+  const DirectoryInputOptions& options_;
+  DirectoryInputCounts counts_;
+  std::string piece_;
+  std::vector<std::string> open_;                           // directories to be taken, the next one last
+  std::map<std::pair<dev_t, ino_t>, std::string> links_;    // of files with several names, by the first
+};
+
+}  // namespace
+
+Result<DirectoryInputCounts> add_directory(Writer& writer, int root, const DirectoryInputOptions& options) { return Walk(writer, root, options).run(); }
+
+}  // namespace dsec::erofs

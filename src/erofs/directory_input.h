@@ -1,0 +1,57 @@
+// Trees of this host as input for the writer: a directory, or the upper of an
+// overlay, which becomes a layer that shows the same over the same lower ones.
+//
+// Of an upper, whiteouts and opaque directories are kept; all other marks of
+// overlayfs, under trusted. and under user., are dropped. A tree whose files only
+// point into the layers below (redirect, metacopy) is kUnsupported: such a layer
+// would mean something else over others. So is a device node. Sockets and
+// attributes that no image holds are dropped and counted. A file with several
+// names is one file as far as its names lie in this tree.
+//
+// Links are never followed and mounts never crossed, so nothing beside the tree
+// is read whoever changes it meanwhile; but what is read is one state only if
+// nobody does: kConflict when a change is noticed.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "erofs/writer.h"
+
+namespace dsec::erofs {
+
+struct IdRange {
+  std::uint32_t outside = 0;  // the first one on the host
+  std::uint32_t inside = 0;
+  std::uint32_t count = 0;
+};
+
+struct DirectoryInputOptions {
+  enum class Form { kDirectory, kOverlayUpper };
+  Form form = Form::kDirectory;
+  std::vector<IdRange> ids;  // empty: owners are taken as they are; else an owner outside is an error
+  // What matches is left out with all below. A pattern with a slash is matched with
+  // the whole path from the root, one without with each name; * does not match a slash.
+  std::vector<std::string> exclude;
+  std::uint64_t max_bytes = 64ULL << 30;  // of files, holes included
+  std::uint64_t max_entries = 4'000'000;
+  const std::atomic<bool>* cancelled = nullptr;
+};
+
+struct DirectoryInputCounts {
+  std::uint64_t content_bytes = 0;
+  std::uint64_t entries = 0;
+  std::uint64_t excluded = 0;  // not what lies below them
+  std::uint64_t whiteouts = 0;
+  std::uint64_t sockets_dropped = 0;
+  std::uint64_t attributes_dropped = 0;  // overlayfs's own are not counted
+};
+
+// Gives everything below `root` to the writer, names in order. The same tree makes
+// the same image. Blocks; at most two descriptors at a time.
+Result<DirectoryInputCounts> add_directory(Writer& writer, int root, const DirectoryInputOptions& options);
+
+}  // namespace dsec::erofs
