@@ -23,8 +23,9 @@
 #include "net/http_server.h"
 #include "openapi_text.h"
 #include "serve_options.h"
-#include "shared_store.h"
+#include "store_access.h"
 #include "store/sqlite_store.h"
+#include "stored/fault_reader.h"
 #include "sys/file.h"
 
 namespace dsec {
@@ -76,6 +77,8 @@ struct Node {
   std::unique_ptr<backend::container::ContainerBackend> containers;
   edge::BtrfsUpperPool* disk_pool = nullptr;
   std::unique_ptr<edge::UpperPools> uppers;
+  std::unique_ptr<stored::OnDemand> on_demand;
+  std::unique_ptr<stored::FaultReader> data_faults;
   std::unique_ptr<image::LayerStore> layers;
   SharedStore shared;
   std::unique_ptr<image::Importer> importer;
@@ -99,15 +102,17 @@ Result<void> build(Node& node) {
   DSEC_ASSIGN(node.keeper, backend::start_or_find_keeper({data, helpers, node.options.use_v1}, Deadline::in(std::chrono::seconds(20))));
   DSEC_ASSIGN(node.containers, backend::container::ContainerBackend::create({data, node.options.use_v1}));
   node.uppers = open_uppers(data, *node.keeper, &node.disk_pool);
-  DSEC_ASSIGN(node.layers, image::LayerStore::open(data + "/layers", *node.keeper));
-  DSEC_ASSIGN(node.shared, open_shared_store(node.options, *node.layers));
+  node.on_demand = open_on_demand(node.options, *node.keeper);
+  if (node.on_demand) node.data_faults = std::make_unique<stored::FaultReader>(stored::folders_of(data).state + "/faults.log");
+  DSEC_ASSIGN(node.layers, image::LayerStore::open(data + "/layers", *node.keeper, node.on_demand.get()));
+  DSEC_ASSIGN(node.shared, open_shared_store(node.options, *node.layers, node.on_demand.get()));
   std::error_code failed;
   const std::string self = fs::read_symlink("/proc/self/exe", failed);
   DSEC_ASSIGN(node.importer, image::Importer::create({.work_directory = data + "/import", .helper = self}, *node.layers));
   DSEC_ASSIGN(node.store, store::open_sqlite_store(data + "/dsec.db"));
   node.resolver = std::make_unique<edge::SystemResolver>();
   edge::Edge::Parts parts{node.io, node.clock, node.random, {{"container", node.containers.get()}}, node.layers.get(), *node.uppers, *node.resolver,
-                          node.store.get()};
+                          node.store.get(), node.data_faults.get()};
   edge::Edge::Options edge_options;
   edge_options.data_directory = data;
   DSEC_ASSIGN(node.edge, edge::Edge::open(parts, edge_options));

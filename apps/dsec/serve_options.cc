@@ -8,7 +8,8 @@ namespace dsec {
 
 const char kServeUsage[] =
     "usage: dsec serve [--listen ADDRESS:PORT] [--data-dir DIR] [--ready-file FILE]\n"
-    "                  [--store URL [--store-trust FILE] [--sync-store NAME=URL]...]\n"
+    "                  [--store URL [--store-trust FILE] [--sync-store NAME=URL]...\n"
+    "                   [--store-cache-mb N]]\n"
     "                  [--stop-sandboxes] [--port-domain DOMAIN] [--insecure] [--no-v1]\n"
     "                  [--log-format text|json] [--log-level debug|info|warning|error]\n"
     "\n"
@@ -16,7 +17,8 @@ const char kServeUsage[] =
     "A stop keeps the sandboxes, and the next start takes them up again, unless\n"
     "--stop-sandboxes is given. --store is where all nodes find all layers: a\n"
     "directory (a mount of 3FS, CephFS, MooseFS, NFS) or s3://BUCKET?endpoint=URL;\n"
-    "layers come from it when a key of this node or of FILE signed them.\n";
+    "layers come from it when a key of this node or of FILE signed them. They are\n"
+    "read on demand, and N MiB (20480) of what was read stay here; 0: copied whole.\n";
 
 namespace {
 
@@ -72,6 +74,9 @@ Result<ServeOptions> parse_serve_options(int argc, char** argv) {
       out.ready_file = std::filesystem::absolute(std::string(value));
     } else if (flag == "--store") {
       out.store = value;
+    } else if (flag == "--store-cache-mb") {
+      const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), out.store_cache_mb);
+      if (error != std::errc() || end != value.data() + value.size() || out.store_cache_mb > 1ull << 40) return invalid_argument("--store-cache-mb: a number of MiB");
     } else if (flag == "--store-trust") {
       out.store_trust = std::filesystem::absolute(std::string(value));
     } else if (flag == "--sync-store") {

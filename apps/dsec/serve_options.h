@@ -16,6 +16,7 @@ struct ServeOptions {
   std::string ready_file;
   std::string port_domain = "localhost";
   std::string store;        // address of the shared store; "" = none
+  std::uint64_t store_cache_mb = 20480;  // of its data on this node; 0 = layers are copied whole
   std::string store_trust;  // file of public keys whose layers are taken from it
   std::map<std::string, std::string> sync_stores;  // further ones, by name
   bool stop_sandboxes = false;

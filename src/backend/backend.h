@@ -111,6 +111,9 @@ class Instance {
   virtual ~Instance() = default;
   // Versioned bytes from which adopt() finds this instance again.
   virtual std::string record() const = 0;
+  // Whether processes of this cgroup, as /proc/<pid>/cgroup tells it for the v2
+  // hierarchy, are the sandbox's.
+  virtual bool owns_cgroup(std::string_view path) const = 0;
   // Readable when the sandbox is over, all of its processes gone. Not blocking.
   virtual int pidfd() const = 0;
   // A new byte stream to aether. Also works before aether has started.

@@ -144,6 +144,12 @@ HostCheck check_leftovers() {
   return {"left-overs", CheckOutcome::kWarning, found, remedy};
 }
 
+HostCheck check_fuse() {
+  if (::access("/dev/fuse", R_OK | W_OK) == 0 && fsopen_errno("fuse") == 0)
+    return {"fuse", CheckOutcome::kGood, "available: layers of a shared store are read on demand", ""};
+  return {"fuse", CheckOutcome::kWarning, "not available", "layers of a shared store are copied whole before their first use"};
+}
+
 HostCheck check_btrfs() {
   if (fsopen_errno("btrfs") == 0 && in_path("mkfs.btrfs"))
     return {"btrfs", CheckOutcome::kGood, "available: writable layers with a quota each", ""};
@@ -223,6 +229,7 @@ std::vector<HostCheck> check_host() {
       check_leftovers(),
       check_seccomp(),
       check_btrfs(),
+      check_fuse(),
       check_kvm(),
       check_files(),
       check_pids(),

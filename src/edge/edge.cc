@@ -273,6 +273,23 @@ void Edge::publish(SandboxEvent& event) {
   events_changed_.notify();
 }
 
+void Edge::note_data_faults() {
+  if (parts_.data_faults == nullptr || parts_.layers == nullptr) return;
+  for (const image::DataFault& fault : parts_.data_faults->take_new()) {
+    const std::vector<std::string> layers = parts_.layers->layers_with_data(fault.data);
+    for (const auto& [id, sandbox] : by_id_) {
+      const model::Sandbox& view = sandbox->view();
+      const bool uses = std::any_of(layers.begin(), layers.end(), [&](const std::string& digest) {
+        return std::find(view.layer_digests.begin(), view.layer_digests.end(), digest) != view.layer_digests.end();
+      });
+      // A place in the cgroups has other users before and after.
+      if (!uses || fault.at_ms < view.created_at_ms) continue;
+      const bool met = fault.cgroup.empty() || (sandbox->instance() != nullptr && sandbox->instance()->owns_cgroup(fault.cgroup));
+      if (met) sandbox->mark_data_fault(fault.at_ms, fault.why);
+    }
+  }
+}
+
 asio::awaitable<std::vector<SandboxEvent>> Edge::events(std::string project, std::uint64_t after, Instant by) {
   std::vector<SandboxEvent> out;
   while (true) {

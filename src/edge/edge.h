@@ -21,6 +21,7 @@
 #include "edge/egress_proxy.h"
 #include "edge/live_sandbox.h"
 #include "edge/upper_pool.h"
+#include "image/data_faults.h"
 #include "image/layer_store.h"
 #include "model/principal.h"
 #include "model/sandbox_id.h"
@@ -85,6 +86,7 @@ class Edge final : public SandboxOwner {
     UpperPools& uppers;
     EgressResolver& resolver;
     store::Store* history = nullptr;  // of ended sandboxes; nullptr: they are forgotten
+    image::DataFaults* data_faults = nullptr;  // nullptr where all data is whole on the node
   };
 
   // Reads the log. Blocks; before the loop runs.
@@ -136,6 +138,7 @@ class Edge final : public SandboxOwner {
 
   Result<Launched> launch_blocking(const AcceptedRecord& accepted, Deadline deadline) override;
   void publish(SandboxEvent& event) override;
+  void note_data_faults() override;
   void on_sandbox_changed(LiveSandbox& sandbox) override;
   asio::awaitable<Result<void>> connect_network(std::shared_ptr<LiveSandbox> sandbox) override;
   void disconnect_network(LiveSandbox& sandbox) override;

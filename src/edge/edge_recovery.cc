@@ -143,6 +143,11 @@ Result<void> Edge::replay(std::uint8_t type, std::string_view body) {
       sandbox.restore_patched(record);
       return {};
     }
+    case WalType::kDataFault: {
+      DSEC_ASSIGN(const DataFaultRecord record, decode_record<DataFaultRecord>(body));
+      sandbox.restore_data_fault(record);
+      return {};
+    }
     case WalType::kOpAccepted: {
       DSEC_ASSIGN(const OpAcceptedRecord record, decode_record<OpAcceptedRecord>(body));
       sandbox.restore_op(record);
@@ -283,6 +288,7 @@ asio::awaitable<void> Edge::keep_house() {
       std::vector<std::shared_ptr<LiveSandbox>> all;
       all.reserve(by_id_.size());
       for (const auto& [id, sandbox] : by_id_) all.push_back(sandbox);
+      note_data_faults();
       for (const std::shared_ptr<LiveSandbox>& sandbox : all) sandbox->tick();
     }
 

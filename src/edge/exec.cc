@@ -275,6 +275,8 @@ void Exec::finish(ExecStatus status) {
   const std::uint64_t active = result_.duration_usec - result_.frozen_usec;
   // More than half of the time was the platform's: not the command's fault.
   if (status == ExecStatus::kTimedOut && result_.stalled_usec * 2 > active) result_.infra = true;
+  const bool succeeded = status == ExecStatus::kExited && result_.exit_code == 0;
+  if (!succeeded && sandbox_.met_data_fault()) result_.infra = true;
   result_.finished_at_ms = context.now_ms();
   if (result_.started_at_ms == 0) result_.started_at_ms = accepted_at_ms_;
 

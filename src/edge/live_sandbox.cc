@@ -50,6 +50,26 @@ void LiveSandbox::set_state(model::SandboxState state) {
   changed_.notify();
 }
 
+void LiveSandbox::mark_data_fault(std::int64_t at_ms, const std::string& detail) {
+  if (state() == model::SandboxState::kEnded) return;
+  note_event("data_fault", detail);
+  if (sandbox_.data_fault_at_ms != 0) return;
+  sandbox_.data_fault_at_ms = at_ms;
+  sandbox_.data_fault = detail;
+  if (Result<std::uint64_t> logged = context_.log(WalType::kDataFault, DataFaultRecord{id(), at_ms, detail}); !logged.ok())
+    log_error("a data fault is not in the log", {{"sandbox", id()}, {"why", logged.error().message()}});
+}
+
+void LiveSandbox::restore_data_fault(const DataFaultRecord& record) {
+  sandbox_.data_fault_at_ms = record.at_ms;
+  sandbox_.data_fault = record.detail;
+}
+
+bool LiveSandbox::met_data_fault() {
+  owner_.note_data_faults();
+  return sandbox_.data_fault_at_ms != 0;
+}
+
 Result<void> LiveSandbox::patch(const model::SandboxSpec& spec) {
   if (over()) return Error(ErrorCode::kConflict, "the sandbox has ended");
   if (spec.network != sandbox_.spec.network) DSEC_TRY(owner_.check_network(spec.network));

@@ -57,6 +57,8 @@ class SandboxOwner {
   // an error nothing is left of the sandbox.
   virtual Result<Launched> launch_blocking(const AcceptedRecord& accepted, Deadline deadline) = 0;
   virtual void publish(SandboxEvent& event) = 0;  // gives it its sequence
+  // Marks whoever met faults of its data since the last time. Before a failure is judged.
+  virtual void note_data_faults() = 0;
   // The state or the end of a sandbox changed: indexes and totals follow.
   virtual void on_sandbox_changed(class LiveSandbox& sandbox) = 0;
   // Whether a sandbox may have this network: rules that mean something, services that are defined.
@@ -124,6 +126,8 @@ class LiveSandbox final : public std::enable_shared_from_this<LiveSandbox>, publ
   asio::awaitable<Result<void>> forget() { return owner_.forget_on_request(id()); }
   const std::deque<SandboxEvent>& events() const { return events_; }
   void note_event(std::string type, std::string detail);
+  // One of its processes met missing, wrong or very late data.
+  void mark_data_fault(std::int64_t at_ms, const std::string& detail);
   // Stops following the sandbox, which runs on: this process ends.
   void let_go();
 
@@ -132,6 +136,7 @@ class LiveSandbox final : public std::enable_shared_from_this<LiveSandbox>, publ
   void restore_started(const StartedRecord& record);
   void restore_transition(const TransitionRecord& record);
   void restore_patched(const PatchedRecord& record);
+  void restore_data_fault(const DataFaultRecord& record);
   void restore_op(const OpAcceptedRecord& record);
   void restore_result(OpFinishedRecord record);
   void restore_ended(const EndedRecord& record);
@@ -156,6 +161,8 @@ class LiveSandbox final : public std::enable_shared_from_this<LiveSandbox>, publ
   void send(protocol::MessageType type, std::string_view body, int fd = -1, AgentChannel::Lane lane = AgentChannel::Lane::kControl);
   // Goes with the next frame, or within about a second: for what nobody waits for.
   void send_lazily(protocol::MessageType type, std::string_view body);
+  // Whether its failures are the platform's.
+  bool met_data_fault();
   OutputSpool& spool() { return spool_; }
   bool note_spool_error() { return !std::exchange(spool_error_noted_, true); }
   bool may_keep_inline(std::size_t bytes);

@@ -382,6 +382,27 @@ Result<ForgottenRecord> decode_record(std::string_view body) {
   });
 }
 
+std::string encode(const DataFaultRecord& r) {
+  std::string out;
+  pbf_writer writer(out);
+  writer.add_string(1, r.id);
+  writer.add_int64(2, r.at_ms);
+  writer.add_string(3, r.detail);
+  return out;
+}
+
+template <>
+Result<DataFaultRecord> decode_record(std::string_view body) {
+  return read_record<DataFaultRecord>(body, [](DataFaultRecord& r, pbf_reader& f) {
+    switch (f.tag()) {
+      case 1: r.id = f.get_string(); return true;
+      case 2: r.at_ms = f.get_int64(); return true;
+      case 3: r.detail = f.get_string(); return true;
+      default: return false;
+    }
+  });
+}
+
 Result<std::string> sandbox_of(std::string_view body) {
   return read_record<std::string>(body, [](std::string& id, pbf_reader& f) {
     if (f.tag() != 1) return false;

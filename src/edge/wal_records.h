@@ -24,6 +24,7 @@ enum class WalType : std::uint8_t {
   kOpFinished,
   kEnded,
   kForgotten,   // nothing of it is kept any more
+  kDataFault,   // the first one that it met
 };
 
 struct EdgeStartRecord {
@@ -122,6 +123,12 @@ struct ForgottenRecord {
   bool erase = false;  // on request: of the history too
 };
 
+struct DataFaultRecord {
+  std::string id;
+  std::int64_t at_ms = 0;
+  std::string detail;
+};
+
 std::string encode(const EdgeStartRecord& r);
 std::string encode(const AcceptedRecord& r);
 std::string encode(const LaunchedRecord& r);
@@ -132,6 +139,7 @@ std::string encode(const OpAcceptedRecord& r);
 std::string encode(const OpFinishedRecord& r);
 std::string encode(const EndedRecord& r);
 std::string encode(const ForgottenRecord& r);
+std::string encode(const DataFaultRecord& r);
 
 // kDataFault for a body that is not such a record.
 template <typename Record>

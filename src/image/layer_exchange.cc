@@ -135,20 +135,25 @@ Result<void> LayerExchange::take_parts(const origin::Manifest& manifest, const s
   for (std::size_t i = 0; i < manifest.data.size(); ++i) {
     if (layers_.has_data(devices[i])) continue;
     const std::string path = i == 0 ? files.data : files.data + ".more";
-    DSEC_TRY(provide_data(manifest.data[i], path));
-    if (i != 0) DSEC_TRY(layers_.adopt_data(path, devices[i]));
+    DSEC_ASSIGN(const Provided provided, provide_data(manifest.data[i], path));
+    if (i != 0 && provided == Provided::kWhole) DSEC_TRY(layers_.adopt_data(path, devices[i]));
   }
   return {};
 }
 
-// The one place that decides how the node comes to the content of a layer: it
-// is copied whole, chunk by checked chunk.
-Result<void> LayerExchange::provide_data(const origin::ManifestData& data, const std::string& path) {
+// The one place that decides how the node comes to the content of a layer: it is
+// read on demand where this node can do that, else copied whole, chunk by checked chunk.
+Result<LayerExchange::Provided> LayerExchange::provide_data(const origin::ManifestData& data, const std::string& path) {
   const std::uint64_t index_bytes = origin::ChunkIndex::bytes_for(data.bytes);
   DSEC_ASSIGN(const std::string bytes, origin::read_whole(origin_, {ObjectKind::kIndex, data.index_hex}, index_bytes, for_bytes(index_bytes)));
   DSEC_ASSIGN(origin::ChunkIndex index, origin::ChunkIndex::parse(bytes));
   if (index.object_bytes() != data.bytes) return Error(ErrorCode::kDataFault, "the index is of other data than the manifest says");
-  return fetch_chunks(origin_, {ObjectKind::kData, data.hex}, std::move(index), path, for_bytes(data.bytes));
+  if (options_.on_demand != nullptr) {
+    DSEC_TRY(options_.on_demand->serve(data.hex, bytes));
+    return Provided::kOnDemand;
+  }
+  DSEC_TRY(fetch_chunks(origin_, {ObjectKind::kData, data.hex}, std::move(index), path, for_bytes(data.bytes)));
+  return Provided::kWhole;
 }
 
 }  // namespace dsec::image

@@ -24,6 +24,7 @@ class LayerExchange {
     std::string signing_key;                // PEM: what is put is signed by it
     std::vector<std::string> trusted_keys;  // PEM: whose manifests are taken
     std::map<std::string, origin::Origin*> others;  // by name: further stores to put layers into
+    DataOnDemand* on_demand = nullptr;      // what is taken is read through it; nullptr: copied whole
   };
   static Result<std::unique_ptr<LayerExchange>> create(Options options, origin::Origin& origin, LayerStore& layers);
 
@@ -31,7 +32,7 @@ class LayerExchange {
   // one). Idempotent. kConflict when there is a manifest of the layer that says
   // something else, or that nobody trusted signed.
   Result<void> put(const std::string& digest, const std::string& other = {});
-  // A layer that this node lacks, whole; one that it has is answered at once. The
+  // A layer that this node lacks; one that it has is answered at once. The
   // manifest's signature, every digest and the form of the metadata are checked
   // before the layer exists here. kNotFound when the store has no such layer.
   Result<model::LayerRecord> take(const std::string& digest);
@@ -43,7 +44,8 @@ class LayerExchange {
   Result<void> put_manifest(const origin::Manifest& manifest, const std::string& hex, origin::Origin& to);
   Result<model::LayerRecord> take_new(const std::string& digest);
   Result<void> take_parts(const origin::Manifest& manifest, const std::string& hex, const ImageFiles& files);
-  Result<void> provide_data(const origin::ManifestData& data, const std::string& path);
+  enum class Provided { kWhole, kOnDemand };
+  Result<Provided> provide_data(const origin::ManifestData& data, const std::string& path);
   std::string scratch(const std::string& name) const { return options_.work_directory + "/" + name; }
 
   const Options options_;

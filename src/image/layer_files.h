@@ -10,6 +10,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -28,6 +29,9 @@ class DataOnDemand {
   virtual ~DataOnDemand() = default;
   // Looks at this node only. kNotFound for what cannot be read on demand either.
   virtual Result<File> find(const std::string& hex) = 0;
+  // From now on it can be read. `index` is the bytes of its chunk index
+  // (origin/chunk_index.h), which the caller vouches for.
+  virtual Result<void> serve(const std::string& hex, std::string_view index) = 0;
   // Nobody needs it any more. Success when there was nothing.
   virtual Result<void> withdraw(const std::string& hex) = 0;
   virtual Result<std::vector<std::string>> list() const = 0;

@@ -316,6 +316,14 @@ Result<LayerStore::OpenFiles> LayerStore::open_files(const std::string& digest) 
   return out;
 }
 
+std::vector<std::string> LayerStore::layers_with_data(const std::string& hex) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::string> out;
+  for (const auto& [digest, layer] : layers_)
+    if (std::any_of(layer.devices.begin(), layer.devices.end(), [&](const erofs::Device& device) { return device.digest == hex; })) out.push_back(digest);
+  return out;
+}
+
 std::vector<std::string> LayerStore::notes() const {
   const std::lock_guard lock(mutex_);
   return notes_;

@@ -69,6 +69,8 @@ class LayerStore {
     std::vector<sys::Fd> data;  // in the order of the device table
   };
   Result<OpenFiles> open_files(const std::string& digest) const;
+  // Digests of the layers whose content lies in this data object.
+  std::vector<std::string> layers_with_data(const std::string& hex) const;
   // What this host lacks and what open() mended, for doctor.
   std::vector<std::string> notes() const;
   const std::string& directory() const { return files_.directory(); }

@@ -241,6 +241,8 @@ json::value to_json(const Sandbox& sandbox) {
   out["started_at"] = time_or_null(sandbox.started_at_ms);
   out["ended_at"] = time_or_null(sandbox.ended_at_ms);
   out["expires_at"] = time_or_null(sandbox.expires_at_ms);
+  out["data_fault_at"] = time_or_null(sandbox.data_fault_at_ms);
+  if (!sandbox.data_fault.empty()) out["data_fault"] = sandbox.data_fault;
   return out;
 }
 
@@ -263,12 +265,14 @@ Result<Sandbox> sandbox_from_json(const json::value& value) {
   fields.read("layers", sandbox.layer_digests);
   fields.read_enum("state", sandbox.state, &parse_sandbox_state);
   fields.read_enum("cause", sandbox.cause, &parse_end_cause);
-  fields.ignore("infra");  // follows from the cause
+  fields.ignore("infra");  // follows from the rest
   fields.read("end_detail", sandbox.end_detail);
   read_time(fields, "created_at", sandbox.created_at_ms);
   read_time(fields, "started_at", sandbox.started_at_ms);
   read_time(fields, "ended_at", sandbox.ended_at_ms);
   read_time(fields, "expires_at", sandbox.expires_at_ms);
+  read_time(fields, "data_fault_at", sandbox.data_fault_at_ms);
+  fields.read("data_fault", sandbox.data_fault);
   DSEC_TRY(fields.finish());
   return sandbox;
 }

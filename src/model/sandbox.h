@@ -122,7 +122,11 @@ struct Sandbox {
   std::int64_t started_at_ms = 0;  // 0 = not yet
   std::int64_t ended_at_ms = 0;
   std::int64_t expires_at_ms = 0;  // 0 = never
-  bool infra() const { return is_infra(cause); }
+  // When a process of it first met missing, wrong or very late data of a layer. From
+  // then on no failure of it is its own: trainers mask it.
+  std::int64_t data_fault_at_ms = 0;  // 0 = never
+  std::string data_fault;             // for people
+  bool infra() const { return is_infra(cause) || (data_fault_at_ms != 0 && cause != EndCause::kNone && cause != EndCause::kUser); }
 };
 
 // The arrows of the state machine: what stands in docs/architecture.md.

@@ -44,6 +44,12 @@ Result<Done> rename_without_replacing(const std::string& from, const std::string
   return true;
 }
 
+Result<Done> link_without_replacing(const std::string& from, const std::string& to) {
+  if (::link(from.c_str(), to.c_str()) != 0) return store_error("link", errno);
+  if (::link(from.c_str(), to.c_str()) == 0 || errno != EEXIST) return Error(ErrorCode::kDataFault, "a name that is taken is given again");
+  return true;
+}
+
 Result<Done> refuses_to_replace(const std::string& from, const std::string& to) {
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return Error(ErrorCode::kDataFault, "it replaced a file");
   if (errno != EEXIST) return store_error("rename over a file", errno);
@@ -92,12 +98,12 @@ std::vector<ProbeRow> probe_directory(const std::string& directory, const std::s
     const Result<void> made = run(threads, [path] { return make_file(path); }, deadline);
     if (!made.ok()) out.push_back(probe_row("write and sync", made, Finding::kRefused));
   }
-  // Without it names are given by link(2), which "publish" above has tried.
   out.push_back(probe_row("rename without replacing", run(threads, [first, named] { return rename_without_replacing(first, named); }, deadline), Finding::kNoted));
-  if (out.back().finding == Finding::kHolds) {
-    if (!second.empty()) out.push_back(probe_second(threads, second + base + "-named", deadline));
+  if (out.back().finding == Finding::kHolds)
     out.push_back(probe_row("rename over a file", run(threads, [third, named] { return refuses_to_replace(third, named); }, deadline), Finding::kRefused, "EEXIST"));
-  }
+  else  // as publish() does then
+    out.push_back(probe_row("link without replacing", run(threads, [first, named] { return link_without_replacing(first, named); }, deadline), Finding::kRefused));
+  if (!second.empty() && out.back().finding == Finding::kHolds) out.push_back(probe_second(threads, second + base + "-named", deadline));
   out.push_back(probe_row("O_DIRECT", run(threads, [third] { return open_direct(third); }, deadline), Finding::kNoted));
   threads.post([first, named, third] {
     for (const std::string& path : {first, named, third}) ::unlink(path.c_str());

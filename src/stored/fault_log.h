@@ -20,15 +20,17 @@ struct Fault {
   FaultKind kind = FaultKind::kError;
   std::string data;              // hex of the object
   std::uint32_t reader_pid = 0;  // of the host; 0 = not known: whoever uses the object may have met it
+  std::string reader_cgroup;     // its place below the v2 hierarchy; "" = not known
   std::uint64_t waited_ms = 0;
   std::string why;
 };
 
-// {"at_ms":…,"kind":"error"|"stall","data":"…","pid":…,"waited_ms":…,"why":"…"}; a
+// {"at_ms":…,"kind":"error"|"stall","data":"…","pid":…,"cgroup":"…","waited_ms":…,"why":"…"}; a
 // line is written by one call. The same reader's fault of one kind with one object
 // is written once a second. Safe on any thread.
 class FaultLog {
  public:
+  // Starts the file anew when it has become large.
   static Result<std::unique_ptr<FaultLog>> open(const std::string& path);
   void note(const Fault& fault);
 

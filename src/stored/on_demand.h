@@ -24,10 +24,7 @@ class OnDemand final : public image::DataOnDemand {
   // outlives this.
   static Result<std::unique_ptr<OnDemand>> start(std::string data_dir, const Config& config, sys::DescriptorKeeper& keeper, Deadline deadline);
 
-  // From now on the object can be read. `index` is the bytes of its chunk index,
-  // which the caller vouches for.
-  Result<void> serve(const std::string& hex, std::string_view index);
-
+  Result<void> serve(const std::string& hex, std::string_view index) override;
   Result<File> find(const std::string& hex) override;
   Result<void> withdraw(const std::string& hex) override;
   Result<std::vector<std::string>> list() const override;

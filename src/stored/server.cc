@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <linux/fuse.h>
+#include <unistd.h>
 
 #include <boost/json.hpp>
 #include <cerrno>
@@ -41,6 +42,18 @@ fuse_attr attributes_of(std::uint64_t node, std::uint64_t bytes) {
   attributes.blocks = (bytes + 511) / 512;
   attributes.blksize = 4096;
   return attributes;
+}
+
+// While it waits for its answer it cannot go away, unless it is killed. "" for a
+// kernel thread, which reads for somebody else.
+std::string cgroup_of(std::uint32_t pid) {
+  const std::string process = "/proc/" + std::to_string(pid);
+  char program[8];
+  if (::readlink((process + "/exe").c_str(), program, sizeof program) < 0) return "";
+  const auto text = sys::read_file(process + "/cgroup");
+  const std::size_t at = text.ok() ? text->find("0::") : std::string::npos;
+  if (at == std::string::npos) return "";
+  return text->substr(at + 3, text->find('\n', at) - at - 3);
 }
 
 int errno_of(const Error& error) { return error.code() == ErrorCode::kNotFound ? ENOENT : EIO; }
@@ -95,12 +108,11 @@ class Server {
       case FUSE_STATFS: return channel_.answer_with(request.unique, fuse_statfs_out{});
       case FUSE_RELEASE:
       case FUSE_RELEASEDIR:
-      case FUSE_FLUSH:
       case FUSE_DESTROY: return channel_.answer(request.unique, {});
       case FUSE_FORGET:
       case FUSE_BATCH_FORGET:
       case FUSE_INTERRUPT: return;  // no answer is awaited
-      default: return channel_.answer_error(request.unique, ENOSYS);
+      default: return channel_.answer_error(request.unique, ENOSYS);  // a flush too: then nobody's close waits for us
     }
   }
 
@@ -144,14 +156,16 @@ class Server {
 
   void answer_read(std::uint64_t unique, std::uint32_t pid, const std::string& hex, Instant begin, const Result<std::string_view>& bytes) {
     const Duration waited = std::chrono::steady_clock::now() - begin;
+    // Noted first: once the reader goes on, its result may be judged.
+    if (!bytes.ok() || waited >= options_.stall_limit)
+      faults_.note({.kind = bytes.ok() ? FaultKind::kStall : FaultKind::kError,
+                    .data = hex,
+                    .reader_pid = pid,
+                    .reader_cgroup = cgroup_of(pid),
+                    .waited_ms = static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(waited).count()),
+                    .why = bytes.ok() ? "the store was slow" : bytes.error().message()});
     if (bytes.ok()) channel_.answer(unique, *bytes);
     else channel_.answer_error(unique, EIO);
-    if (bytes.ok() && waited < options_.stall_limit) return;
-    faults_.note({.kind = bytes.ok() ? FaultKind::kStall : FaultKind::kError,
-                  .data = hex,
-                  .reader_pid = pid,
-                  .waited_ms = static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(waited).count()),
-                  .why = bytes.ok() ? "the store was slow" : bytes.error().message()});
   }
 
   void fetch(const std::shared_ptr<Blob>& blob, ChunkRun run) {

@@ -106,6 +106,7 @@ class ContainerInstance final : public Instance {
         first_operation_left_(origin == Origin::kLaunched) {}
 
   std::string record() const override { return encode(record_); }
+  bool owns_cgroup(std::string_view path) const override { return path.find("/slots/" + record_.slot + "/") != std::string_view::npos; }
   int pidfd() const override { return pidfd_.get(); }
   Result<sys::Fd> dial_agent(Deadline deadline) override;
   Result<sys::Fd> dial_port(std::uint16_t port, Deadline deadline) override;

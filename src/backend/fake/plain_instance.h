@@ -35,6 +35,7 @@ class PlainInstance final : public Instance {
       : record_(std::move(record)), pidfd_(std::move(pidfd)), greeted_(std::move(greeted)) {}
 
   std::string record() const override { return encode(record_); }
+  bool owns_cgroup(std::string_view) const override { return false; }
   int pidfd() const override { return pidfd_.get(); }
   Result<sys::Fd> dial_agent(Deadline deadline) override;
   Result<sys::Fd> dial_port(std::uint16_t port, Deadline deadline) override;

@@ -1,5 +1,6 @@
-#include "shared_store.h"
+#include "store_access.h"
 
+#include "base/log.h"
 #include "model/builder_key.h"
 #include "origin/open_origin.h"
 #include "sys/file.h"
@@ -32,12 +33,21 @@ Result<std::vector<std::string>> trusted_keys(const std::string& own, const std:
 
 }  // namespace
 
-Result<SharedStore> open_shared_store(const ServeOptions& options, image::LayerStore& layers) {
+std::unique_ptr<stored::OnDemand> open_on_demand(const ServeOptions& options, sys::DescriptorKeeper& keeper) {
+  if (options.store.empty() || options.store_cache_mb == 0) return nullptr;
+  const stored::Config config{.store_url = options.store, .cache_bytes = options.store_cache_mb << 20};
+  auto started = stored::OnDemand::start(options.data_dir, config, keeper, Deadline::in(kPatience));
+  if (started.ok()) return std::move(started).value();
+  log_warning("layers of the shared store are copied whole before their first use", {{"why", started.error().message()}});
+  return nullptr;
+}
+
+Result<SharedStore> open_shared_store(const ServeOptions& options, image::LayerStore& layers, image::DataOnDemand* on_demand) {
   SharedStore out;
   if (options.store.empty()) return out;
   DSEC_ASSIGN(std::unique_ptr<origin::Origin> origin, origin::open_origin(options.store, Deadline::in(kPatience)).within("--store"));
   out.origins.push_back(std::move(origin));
-  image::LayerExchange::Options exchange{.work_directory = options.data_dir + "/exchange"};
+  image::LayerExchange::Options exchange{.work_directory = options.data_dir + "/exchange", .on_demand = on_demand};
   for (const auto& [name, url] : options.sync_stores) {
     DSEC_ASSIGN(std::unique_ptr<origin::Origin> other, origin::open_origin(url, Deadline::in(kPatience)).within("--sync-store " + name));
     exchange.others.emplace(name, other.get());

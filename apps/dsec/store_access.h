@@ -7,6 +7,7 @@
 
 #include "image/layer_exchange.h"
 #include "serve_options.h"
+#include "stored/on_demand.h"
 
 namespace dsec {
 
@@ -17,6 +18,11 @@ struct SharedStore {
 
 // Makes <data-dir>/store.key, by which this node signs its layers, when there is
 // none. kDeadlineExceeded for a mount that does not answer.
-Result<SharedStore> open_shared_store(const ServeOptions& options, image::LayerStore& layers);
+// `on_demand` is nullptr where layers are copied whole.
+Result<SharedStore> open_shared_store(const ServeOptions& options, image::LayerStore& layers, image::DataOnDemand* on_demand);
+
+// Before the layers are opened. nullptr without --store, with --store-cache-mb 0,
+// and, with a warning, on a host where it cannot be had.
+std::unique_ptr<stored::OnDemand> open_on_demand(const ServeOptions& options, sys::DescriptorKeeper& keeper);
 
 }  // namespace dsec
