@@ -275,19 +275,30 @@ void Edge::publish(SandboxEvent& event) {
 
 void Edge::note_data_faults() {
   if (parts_.data_faults == nullptr || parts_.layers == nullptr) return;
-  for (const image::DataFault& fault : parts_.data_faults->take_new()) {
-    const std::vector<std::string> layers = parts_.layers->layers_with_data(fault.data);
-    for (const auto& [id, sandbox] : by_id_) {
-      const model::Sandbox& view = sandbox->view();
-      const bool uses = std::any_of(layers.begin(), layers.end(), [&](const std::string& digest) {
-        return std::find(view.layer_digests.begin(), view.layer_digests.end(), digest) != view.layer_digests.end();
-      });
-      // A place in the cgroups has other users before and after.
-      if (!uses || fault.at_ms < view.created_at_ms) continue;
-      const bool met = fault.cgroup.empty() || (sandbox->instance() != nullptr && sandbox->instance()->owns_cgroup(fault.cgroup));
-      if (met) sandbox->mark_data_fault(fault.at_ms, fault.why);
-    }
+  for (image::DataFault& fault : parts_.data_faults->take_new()) {
+    for (const auto& [id, sandbox] : by_id_) mark_if_met(*sandbox, fault, false);
+    // Whoever is not taken up yet is asked again then.
+    if (!recovered_) early_faults_.push_back(std::move(fault));
   }
+}
+
+void Edge::note_earlier_data_faults(LiveSandbox& sandbox) {
+  note_data_faults();
+  const bool gone = sandbox.instance() == nullptr;
+  for (const image::DataFault& fault : early_faults_) mark_if_met(sandbox, fault, gone);
+}
+
+// Of one that is gone nobody can say where its processes were.
+void Edge::mark_if_met(LiveSandbox& sandbox, const image::DataFault& fault, bool gone) const {
+  const model::Sandbox& view = sandbox.view();
+  // A place in the cgroups has other users before and after.
+  if (fault.at_ms < view.created_at_ms || (sandbox.instance() == nullptr && !gone)) return;
+  if (!gone && !fault.cgroup.empty() && !sandbox.instance()->owns_cgroup(fault.cgroup)) return;
+  const std::vector<std::string> layers = parts_.layers->layers_with_data(fault.data);
+  const bool uses = std::any_of(layers.begin(), layers.end(), [&](const std::string& digest) {
+    return std::find(view.layer_digests.begin(), view.layer_digests.end(), digest) != view.layer_digests.end();
+  });
+  if (uses) sandbox.mark_data_fault(fault.at_ms, fault.why);
 }
 
 asio::awaitable<std::vector<SandboxEvent>> Edge::events(std::string project, std::uint64_t after, Instant by) {

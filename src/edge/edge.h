@@ -139,6 +139,8 @@ class Edge final : public SandboxOwner {
   Result<Launched> launch_blocking(const AcceptedRecord& accepted, Deadline deadline) override;
   void publish(SandboxEvent& event) override;
   void note_data_faults() override;
+  void note_earlier_data_faults(LiveSandbox& sandbox) override;
+  void mark_if_met(LiveSandbox& sandbox, const image::DataFault& fault, bool gone) const;
   void on_sandbox_changed(LiveSandbox& sandbox) override;
   asio::awaitable<Result<void>> connect_network(std::shared_ptr<LiveSandbox> sandbox) override;
   void disconnect_network(LiveSandbox& sandbox) override;
@@ -206,6 +208,7 @@ class Edge final : public SandboxOwner {
   Notifier events_changed_;
   bool recovering_ = false;
   bool recovered_ = false;
+  std::vector<image::DataFault> early_faults_;  // found while sandboxes were being taken up
   bool house_open_ = false;
   Notifier house_;
 };

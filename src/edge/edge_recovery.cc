@@ -254,6 +254,7 @@ asio::awaitable<void> Edge::recover() {
   if (!open.empty())
     log_info("sandboxes were taken up again", {{"live", std::to_string(live)}, {"lost", std::to_string(open.size() - live)}});
   recovered_ = true;
+  early_faults_.clear();
   house_open_ = true;
   asio::co_spawn(parts_.io, [this] { return keep_house(); }, asio::detached);
 }

@@ -59,6 +59,8 @@ class SandboxOwner {
   virtual void publish(SandboxEvent& event) = 0;  // gives it its sequence
   // Marks whoever met faults of its data since the last time. Before a failure is judged.
   virtual void note_data_faults() = 0;
+  // The same for one that was just taken up or found gone: what came while nobody read counts.
+  virtual void note_earlier_data_faults(class LiveSandbox& sandbox) = 0;
   // The state or the end of a sandbox changed: indexes and totals follow.
   virtual void on_sandbox_changed(class LiveSandbox& sandbox) = 0;
   // Whether a sandbox may have this network: rules that mean something, services that are defined.

@@ -380,6 +380,7 @@ asio::awaitable<void> LiveSandbox::readopt(std::shared_ptr<backend::Instance> in
   awaits_adoption_ = false;
   changed_.notify();
   instance_ = std::move(instance);
+  owner_.note_earlier_data_faults(*this);
   if (instance_ == nullptr) {
     if (end_wanted_) co_return co_await end_now(end_cause_, end_detail_);
     if (!same_boot) co_return co_await end_now(EndCause::kNodeLost, "the machine was restarted");

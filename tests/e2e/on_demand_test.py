@@ -143,6 +143,32 @@ def test_data_that_the_store_lost_marks_who_met_it_and_nobody_else(node, store):
     assert Box(node.api, met.info).sh("cat /data/3 > /dev/null").code == 0, "the store is mended"
 
 
+def test_a_fault_that_came_while_serve_was_dead_counts(node, store):
+    met, other = node.api.create("big:1"), node.api.create("big:1")
+    running = met.start(shell="echo on; sleep 3; cat /data/2 > /dev/null")
+    beside = other.start(shell="echo on; sleep 3; exit 3")
+    for box, command in ((met, running), (other, beside)):
+        box.until_output(command, b"on\n")
+    lost = [(path, path.read_bytes()) for path in store.glob("??/*.data")]
+    for path, _ in lost:
+        os.truncate(path, 0)
+    try:
+        node.kill()
+        drop_caches()
+        faults = node.data / "store" / "faults.log"
+        wait_until(lambda: faults.exists() and faults.stat().st_size > 0, 20, "the fault")
+        time.sleep(1)
+        node.start()
+        failed = Box(node.api, met.info).wait(running)
+        elsewhere = Box(node.api, other.info).wait(beside)
+    finally:
+        for path, content in lost:
+            path.write_bytes(content)
+
+    assert failed.code != 0 and failed["infra"], failed
+    assert (elsewhere.code, elsewhere["infra"]) == (3, False)
+
+
 def test_a_layer_that_is_whole_on_the_node_is_read_from_there(node, store):
     box = node.api.create("big:1")
     assert box.sh("for i in 0 1 2 3; do cat /data/$i > /dev/null || exit 1; done; find / -xdev -type f -exec cat {} + > /dev/null; true").code == 0
