@@ -160,10 +160,9 @@ def test_a_stop_answers_who_waits_and_a_kill_cuts_them_off(crash_server, hard, o
         except (OSError, http.client.HTTPException) as cut:
             outcomes.append(type(cut).__name__)
 
-    files = crash_server.open_files()
     waiting = threading.Thread(target=wait)
     waiting.start()
-    wait_until(lambda: crash_server.open_files() > files, 10, "the waiting connection")
+    wait_until(lambda: crash_server.connections() == 1, 10, "the waiting connection")
     crash_server.restart(hard=hard)
     waiting.join(20)
 

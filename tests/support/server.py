@@ -93,6 +93,12 @@ class Server:
         """How many descriptors serve has open now."""
         return len(os.listdir(f"/proc/{self.child.pid}/fd"))
 
+    def connections(self):
+        """How many clients are connected to it now."""
+        port = f":{self.api.port:04X}"
+        rows = [line.split() for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        return sum(row[1].endswith(port) and row[3] == "01" for row in rows)
+
     def threads(self):
         return len(os.listdir(f"/proc/{self.child.pid}/task"))
 
