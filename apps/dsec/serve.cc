@@ -98,6 +98,7 @@ Result<void> build(Node& node) {
   const std::string& data = node.options.data_dir;
   DSEC_ASSIGN(node.lock, lock_data_directory(data));
   for (const char* name : {"/edge", "/run", "/layers", "/import"}) DSEC_TRY(sys::make_directories(data + name, 0700));
+  DSEC_ASSIGN(node.shared, open_shared_store(node.options));
   DSEC_ASSIGN(const std::string helpers, helper_directory());
   DSEC_ASSIGN(node.keeper, backend::start_or_find_keeper({data, helpers, node.options.use_v1}, Deadline::in(std::chrono::seconds(20))));
   DSEC_ASSIGN(node.containers, backend::container::ContainerBackend::create({data, node.options.use_v1}));
@@ -105,7 +106,7 @@ Result<void> build(Node& node) {
   node.on_demand = open_on_demand(node.options, *node.keeper);
   if (node.on_demand) node.data_faults = std::make_unique<stored::FaultReader>(stored::folders_of(data).state + "/faults.log");
   DSEC_ASSIGN(node.layers, image::LayerStore::open(data + "/layers", *node.keeper, node.on_demand.get()));
-  DSEC_ASSIGN(node.shared, open_shared_store(node.options, *node.layers, node.on_demand.get()));
+  DSEC_TRY(exchange_layers(node.shared, *node.layers, node.on_demand.get()));
   std::error_code failed;
   const std::string self = fs::read_symlink("/proc/self/exe", failed);
   DSEC_ASSIGN(node.importer, image::Importer::create({.work_directory = data + "/import", .helper = self}, *node.layers));

@@ -42,21 +42,28 @@ std::unique_ptr<stored::OnDemand> open_on_demand(const ServeOptions& options, sy
   return nullptr;
 }
 
-Result<SharedStore> open_shared_store(const ServeOptions& options, image::LayerStore& layers, image::DataOnDemand* on_demand) {
+Result<SharedStore> open_shared_store(const ServeOptions& options) {
   SharedStore out;
   if (options.store.empty()) return out;
   DSEC_ASSIGN(std::unique_ptr<origin::Origin> origin, origin::open_origin(options.store, Deadline::in(kPatience)).within("--store"));
   out.origins.push_back(std::move(origin));
-  image::LayerExchange::Options exchange{.work_directory = options.data_dir + "/exchange", .on_demand = on_demand};
+  out.rules.work_directory = options.data_dir + "/exchange";
   for (const auto& [name, url] : options.sync_stores) {
     DSEC_ASSIGN(std::unique_ptr<origin::Origin> other, origin::open_origin(url, Deadline::in(kPatience)).within("--sync-store " + name));
-    exchange.others.emplace(name, other.get());
+    out.rules.others.emplace(name, other.get());
     out.origins.push_back(std::move(other));
   }
-  DSEC_ASSIGN(exchange.signing_key, own_key(options.data_dir + "/store.key").within("store.key"));
-  DSEC_ASSIGN(exchange.trusted_keys, trusted_keys(exchange.signing_key, options.store_trust));
-  DSEC_ASSIGN(out.exchange, image::LayerExchange::create(std::move(exchange), *out.origins.front(), layers));
+  DSEC_ASSIGN(out.rules.signing_key, own_key(options.data_dir + "/store.key").within("store.key"));
+  DSEC_ASSIGN(out.rules.trusted_keys, trusted_keys(out.rules.signing_key, options.store_trust));
   return out;
+}
+
+Result<void> exchange_layers(SharedStore& store, image::LayerStore& layers, image::DataOnDemand* on_demand) {
+  if (store.origins.empty()) return {};
+  image::LayerExchange::Options rules = store.rules;
+  rules.on_demand = on_demand;
+  DSEC_ASSIGN(store.exchange, image::LayerExchange::create(std::move(rules), *store.origins.front(), layers));
+  return {};
 }
 
 }  // namespace dsec

@@ -12,14 +12,17 @@
 namespace dsec {
 
 struct SharedStore {
-  std::vector<std::unique_ptr<origin::Origin>> origins;  // this node's first
-  std::unique_ptr<image::LayerExchange> exchange;        // null without --store
+  std::vector<std::unique_ptr<origin::Origin>> origins;  // this node's first; none without --store
+  image::LayerExchange::Options rules;                   // keys, further stores
+  std::unique_ptr<image::LayerExchange> exchange;        // null without --store, and before exchange_layers()
 };
 
+// Before anything else is started: a store that is none is an error of the start.
 // Makes <data-dir>/store.key, by which this node signs its layers, when there is
 // none. kDeadlineExceeded for a mount that does not answer.
+Result<SharedStore> open_shared_store(const ServeOptions& options);
 // `on_demand` is nullptr where layers are copied whole.
-Result<SharedStore> open_shared_store(const ServeOptions& options, image::LayerStore& layers, image::DataOnDemand* on_demand);
+Result<void> exchange_layers(SharedStore& store, image::LayerStore& layers, image::DataOnDemand* on_demand);
 
 // Before the layers are opened. nullptr without --store, with --store-cache-mb 0,
 // and, with a warning, on a host where it cannot be had.

@@ -105,7 +105,7 @@ class Pair:
 
     def __init__(self, direct, other_way):
         self.maker = Server(["--store", direct], name="maker").start()
-        self.taker = Server(["--store", other_way], name="taker")
+        self.taker = Server(["--store", other_way, "--store-cache-mb", "0"], name="taker")  # whole, at once
         self.taker.data.mkdir(mode=0o700)
         shutil.copy(self.maker.data / "store.key", self.taker.data / "store.key")
         self.taker.start()
