@@ -92,7 +92,7 @@ ALL = [
     Stage("pressure", "slow readers, many at once, capacity", e2e("tests/e2e/pressure_test.py"), leak_check=True),
     Stage("crash", "fail points and random kills; re-adoption", e2e("tests/e2e/crash_test.py", timeout=1200), leak_check=True),
     Stage("exchange", "two nodes and the store between them", e2e("tests/e2e/two_nodes_test.py"), leak_check=True),
-    Stage("stores", "the shared store on real engines", e2e("tests/e2e/store_engines_test.py"), leak_check=True),
+    Stage("stores", "the shared store on real engines", e2e("tests/e2e/store_engines_test.py", timeout=1500), leak_check=True),
     Stage("on-demand", "layers read from a shared store when they are touched", e2e("tests/e2e/on_demand_test.py"), leak_check=True),
     Stage("package", "install rules and the .deb", package),
     Stage("tidy", "clang-tidy over the product's sources", tidy.tidy, nightly=True, own_build=True),

@@ -13,7 +13,7 @@ from support.images import CACHE
 VERSION = "v1.8.0"
 MODULE = f"github.com/versity/versitygw/cmd/versitygw@{VERSION}"
 PROGRAM = CACHE / "bin" / f"versitygw-{VERSION}"
-BUILD_SECONDS = 1200
+BUILD_SECONDS = 600
 START_SECONDS = 20.0
 KEY, SECRET = "testkey", "testsecret"
 
