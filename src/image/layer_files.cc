@@ -43,6 +43,11 @@ Result<DataOnDemand::File> LayerFiles::find_data(const std::string& hex) const {
   return on_demand_ == nullptr || bytes.error().code() != ErrorCode::kNotFound ? Result<DataOnDemand::File>(bytes.error()) : on_demand_->find(hex);
 }
 
+bool LayerFiles::is_whole(const erofs::Device& device) const {
+  const Result<std::uint64_t> bytes = size_of(data(device.digest));
+  return bytes.ok() && *bytes == device.bytes();
+}
+
 Result<std::string> LayerFiles::readable_data(const std::string& hex) const {
   DSEC_ASSIGN(const DataOnDemand::File found, find_data(hex));
   return found.path;

@@ -55,6 +55,8 @@ class LayerFiles {
   // The data files that a layer's metadata names, each there, or to be had on demand, and of its size.
   Result<std::vector<erofs::Device>> devices(const std::string& digest) const;
   Result<void> check_data(const std::vector<erofs::Device>& devices) const;
+  // Whether it is a file of the layers, of its size.
+  bool is_whole(const erofs::Device& device) const;
   // Of metadata and data together.
   Result<std::uint64_t> size(const std::string& digest, const std::vector<erofs::Device>& devices) const;
 

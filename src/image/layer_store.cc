@@ -251,8 +251,9 @@ bool LayerStore::has_data(const erofs::Device& device) const { return files_.che
 
 Result<void> LayerStore::name_files(const ImageFiles& files, const std::string& digest, const std::vector<erofs::Device>& devices, bool own_data) {
   DSEC_TRY(fail_point("image.publish.data"));
-  // What is there already may be what a broken disk left of it.
-  if (own_data && !files_.check_data({devices[0]}).ok()) {
+  // What is there already may be what a broken disk left of it; what can be read
+  // on demand alone is had whole now.
+  if (own_data && !files_.is_whole(devices[0])) {
     DSEC_TRY(rename_to(files.data, files_.data(devices[0].digest)));
     DSEC_TRY(files_.sync());
   } else {

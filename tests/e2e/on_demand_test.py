@@ -101,6 +101,18 @@ def test_killed_servers_are_not_noticed_by_who_reads(node):
     assert {number: box.sh(f"cat /data/{number} | md5sum").out for number in (0, 1)} == sums
 
 
+def test_a_killed_keeper_hands_the_filesystem_to_the_next(node):
+    box = node.api.create("big:1")
+    before = box.sh("cat /data/1 | md5sum").out
+
+    node.kill_helper("dsec-keeper")
+    wait_until(lambda: node.pid_of("dsec-keeper") and stored_pid(node), 20, "another keeper and its dsec-stored")
+    drop_caches()
+
+    assert box.sh("cat /data/1 | md5sum").out == before
+    assert node.api.create("big:1").sh("cat /data/1 | md5sum").out == before
+
+
 def test_a_restart_of_serve_goes_on_with_the_same_data(node):
     box = node.api.create("big:1")
     before = box.sh("cat /data/1 | md5sum").out

@@ -63,6 +63,19 @@ class OnDemandTest : public ::testing::Test {
     EXPECT_TRUE(started.ok()) << started.error().message();
     return started.ok() ? std::move(*started) : nullptr;
   }
+  // A store of layers with the image in it, its data on demand alone.
+  struct Node {
+    std::unique_ptr<OnDemand> on_demand;
+    std::unique_ptr<image::LayerStore> layers;
+    std::string digest;
+  };
+  Node node_with_layer() {
+    Node node{.on_demand = start()};
+    node.layers = image::LayerStore::open(engine_->data_dir() + "/layers", engine_->keeper(), node.on_demand.get()).value();
+    EXPECT_TRUE(node.on_demand->serve(hex_, index_).ok());
+    node.digest = node.layers->publish({.metadata = scratch_.path() + "/meta", .data = ""}, {}).value().digest;
+    return node;
+  }
   static std::string path_of(int fd) { return "/proc/self/fd/" + std::to_string(fd); }
   pid_t stored_pid() const {
     for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
@@ -82,27 +95,29 @@ class OnDemandTest : public ::testing::Test {
 };
 
 TEST_F(OnDemandTest, ALayerWhoseDataIsInTheStoreAloneIsMountedAndRead) {
-  const auto on_demand = start();
-  ASSERT_NE(on_demand, nullptr);
-  const auto layers = image::LayerStore::open(engine_->data_dir() + "/layers", engine_->keeper(), on_demand.get()).value();
-  ASSERT_TRUE(on_demand->serve(hex_, index_).ok());
+  const Node node = node_with_layer();
 
-  const auto record = layers->publish({.metadata = scratch_.path() + "/meta", .data = ""}, {});
+  const auto mounted = node.layers->mount(node.digest);
 
-  ASSERT_TRUE(record.ok()) << record.error().message();
-  const auto mounted = layers->mount(record->digest);
   ASSERT_TRUE(mounted.ok()) << mounted.error().message();
   EXPECT_EQ(model_.compare(path_of(*mounted)), "");
 }
 
-TEST_F(OnDemandTest, AKilledServerIsReplacedAndReadersGoOn) {
+TEST_F(OnDemandTest, DataThatIsImportedHereIsKeptThoughItCouldBeReadOnDemand) {
   const auto on_demand = start();
   ASSERT_NE(on_demand, nullptr);
   const auto layers = image::LayerStore::open(engine_->data_dir() + "/layers", engine_->keeper(), on_demand.get()).value();
   ASSERT_TRUE(on_demand->serve(hex_, index_).ok());
-  const auto record = layers->publish({.metadata = scratch_.path() + "/meta", .data = ""}, {});
+
+  const auto record = layers->publish({.metadata = scratch_.path() + "/meta", .data = scratch_.path() + "/data"}, {});
+
   ASSERT_TRUE(record.ok()) << record.error().message();
-  const int mounted = layers->mount(record->digest).value();
+  EXPECT_EQ(::access((engine_->data_dir() + "/layers/" + hex_ + ".data").c_str(), F_OK), 0);
+}
+
+TEST_F(OnDemandTest, AKilledServerIsReplacedAndReadersGoOn) {
+  const Node node = node_with_layer();
+  const int mounted = node.layers->mount(node.digest).value();
 
   for (int round = 0; round < 5; ++round) {
     const pid_t before = stored_pid();
@@ -131,17 +146,12 @@ TEST_F(OnDemandTest, TheNextServeGoesOnWithTheSameFilesystemAndAnotherStoreMeans
 }
 
 TEST_F(OnDemandTest, ALayerThatIsRemovedIsServedNoMore) {
-  const auto on_demand = start();
-  ASSERT_NE(on_demand, nullptr);
-  const auto layers = image::LayerStore::open(engine_->data_dir() + "/layers", engine_->keeper(), on_demand.get()).value();
-  ASSERT_TRUE(on_demand->serve(hex_, index_).ok());
-  const auto record = layers->publish({.metadata = scratch_.path() + "/meta", .data = ""}, {});
-  ASSERT_TRUE(record.ok());
+  const Node node = node_with_layer();
 
-  ASSERT_TRUE(layers->remove(record->digest).ok());
+  ASSERT_TRUE(node.layers->remove(node.digest).ok());
 
-  EXPECT_TRUE(on_demand->list().value().empty());
-  EXPECT_EQ(on_demand->find(hex_).error().code(), ErrorCode::kNotFound);
+  EXPECT_TRUE(node.on_demand->list().value().empty());
+  EXPECT_EQ(node.on_demand->find(hex_).error().code(), ErrorCode::kNotFound);
 }
 
 TEST_F(OnDemandTest, WhatNoLayerNamesIsSwept) {
