@@ -10,9 +10,9 @@
 #include <string_view>
 
 #include "base/log.h"
+#include "origin/late_origin.h"
 #include "origin/open_origin.h"
 #include "stored/config.h"
-#include "stored/late_origin.h"
 #include "stored/server.h"
 #include "sys/process.h"
 
@@ -20,7 +20,7 @@ namespace {
 
 dsec::Result<void> run(const std::string& data_dir, dsec::sys::Fd channel) {
   DSEC_ASSIGN(const dsec::stored::Config config, dsec::stored::load_config(data_dir));
-  dsec::stored::LateOrigin store(config.store_url, [&](dsec::Deadline deadline) { return dsec::origin::open_origin(config.store_url, deadline); });
+  dsec::origin::LateOrigin store(config.store_url, [&](dsec::Deadline deadline) { return dsec::origin::open_origin(config.store_url, deadline); });
   dsec::stored::ServerOptions options;
   options.folders = dsec::stored::folders_of(data_dir);
   options.cache_bytes = config.cache_bytes;

@@ -35,6 +35,7 @@ class InProcessGateway final : public apiserver::EdgeGateway {
     co_return sandbox->view();
   }
   bool uses_layer(const std::string& digest) const override { return edge_.uses_layer(digest); }
+  std::map<std::string, std::vector<std::string>> layer_users() const override { return edge_.layer_users(); }
   net::asio::awaitable<std::vector<Event>> events(std::string project, std::uint64_t after, Instant by) override {
     std::vector<Event> out;
     for (edge::SandboxEvent& event : co_await edge_.events(std::move(project), after, by))

@@ -35,6 +35,7 @@ namespace asio = boost::asio;
 namespace fs = std::filesystem;
 
 constexpr auto kDrain = std::chrono::seconds(10);
+constexpr auto kCollectEvery = std::chrono::hours(1);
 
 // dsec finds the other programs beside itself or in ../libexec/dsec.
 Result<std::string> helper_directory() {
@@ -129,6 +130,7 @@ Result<void> build(Node& node) {
   server.hosts.port_domain = node.options.port_domain;
   server.version = DSEC_VERSION;
   server.openapi_json = kOpenApiJson;
+  if (node.options.gc_days != 0) server.garbage.condemn_after = std::chrono::hours(24 * node.options.gc_days);
   node.api = std::make_unique<apiserver::ApiServer>(
       apiserver::ServerParts{node.io, node.clock, node.random, *node.catalogue, *node.gateway, *node.layers, *node.importer, *node.imports, *node.pool,
                               node.shared.exchange.get()}, server);
@@ -158,6 +160,8 @@ asio::awaitable<void> run(Node& node, int& exit_code) {
   asio::signal_set signals(node.io, SIGTERM, SIGINT);
   // Requests wait for no recovery: a sandbox that is being taken up again says so.
   asio::co_spawn(node.io, node.edge->recover(), asio::detached);
+  const auto policy = node.options.gc_days != 0 ? std::optional(node.api->options.garbage) : std::nullopt;
+  asio::co_spawn(node.io, node.api->collector.run(policy, kCollectEvery), asio::detached);
   if (const Result<void> announced = announce(node); !announced.ok()) {
     log_error("cannot announce", {{"error", announced.error().message()}});
     exit_code = 1;

@@ -10,7 +10,8 @@ const char kServeUsage[] =
     "usage: dsec serve [--listen ADDRESS:PORT] [--data-dir DIR] [--ready-file FILE]\n"
     "                  [--store URL [--store-trust FILE] [--sync-store NAME=URL]...\n"
     "                   [--store-cache-mb N]]\n"
-    "                  [--stop-sandboxes] [--port-domain DOMAIN] [--insecure] [--no-v1]\n"
+    "                  [--gc-days N] [--stop-sandboxes] [--port-domain DOMAIN]\n"
+    "                  [--insecure] [--no-v1]\n"
     "                  [--log-format text|json] [--log-level debug|info|warning|error]\n"
     "\n"
     "One node without configuration: http://127.0.0.1:7780, data in /var/lib/dsec.\n"
@@ -18,7 +19,8 @@ const char kServeUsage[] =
     "--stop-sandboxes is given. --store is where all nodes find all layers: a\n"
     "directory (a mount of 3FS, CephFS, MooseFS, NFS) or s3://BUCKET?endpoint=URL;\n"
     "layers come from it when a key of this node or of FILE signed them. They are\n"
-    "read on demand, and N MiB (20480) of what was read stay here; 0: copied whole.\n";
+    "read on demand, and N MiB (20480) of what was read stay here; 0: copied whole.\n"
+    "Layers that nothing has held for N days (7) are removed; 0: by `dsec layer gc` alone.\n";
 
 namespace {
 
@@ -77,6 +79,9 @@ Result<ServeOptions> parse_serve_options(int argc, char** argv) {
     } else if (flag == "--store-cache-mb") {
       const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), out.store_cache_mb);
       if (error != std::errc() || end != value.data() + value.size() || out.store_cache_mb > 1ull << 40) return invalid_argument("--store-cache-mb: a number of MiB");
+    } else if (flag == "--gc-days") {
+      const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), out.gc_days);
+      if (error != std::errc() || end != value.data() + value.size() || out.gc_days > 3650) return invalid_argument("--gc-days: a number of days, at most 3650");
     } else if (flag == "--store-trust") {
       out.store_trust = std::filesystem::absolute(std::string(value));
     } else if (flag == "--sync-store") {

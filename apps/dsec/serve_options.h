@@ -19,6 +19,7 @@ struct ServeOptions {
   std::uint64_t store_cache_mb = 20480;  // of its data on this node; 0 = layers are copied whole
   std::string store_trust;  // file of public keys whose layers are taken from it
   std::map<std::string, std::string> sync_stores;  // further ones, by name
+  unsigned gc_days = 7;  // after which an unused layer is condemned; 0: only when `dsec layer gc` is called
   bool stop_sandboxes = false;
   bool insecure = false;
   bool use_v1 = true;

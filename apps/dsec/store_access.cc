@@ -1,7 +1,10 @@
 #include "store_access.h"
 
+#include "base/encoding.h"
 #include "base/log.h"
 #include "model/builder_key.h"
+#include "model/sha256.h"
+#include "origin/late_origin.h"
 #include "origin/open_origin.h"
 #include "sys/file.h"
 
@@ -31,6 +34,21 @@ Result<std::vector<std::string>> trusted_keys(const std::string& own, const std:
   return out;
 }
 
+// kNotFound: a mount that nobody has made yet.
+bool is_away(ErrorCode code) { return code == ErrorCode::kUnavailable || code == ErrorCode::kDeadlineExceeded || code == ErrorCode::kNotFound; }
+
+// A store that this node has used before may be away for now: what is cached, and
+// what lies here whole, is served meanwhile.
+Result<std::unique_ptr<origin::Origin>> open_own_store(const ServeOptions& options) {
+  Result<std::unique_ptr<origin::Origin>> store = origin::open_origin(options.store, Deadline::in(kPatience));
+  const Result<stored::Config> before = stored::load_config(options.data_dir);
+  const bool known = before.ok() && before->store_url == options.store;
+  if (store.ok() || !known || !is_away(store.error().code())) return std::move(store).within("--store");
+  log_warning("the shared store is away; it is used as soon as it is there", {{"why", store.error().message()}});
+  return std::unique_ptr<origin::Origin>(
+      std::make_unique<origin::LateOrigin>(options.store, [url = options.store](Deadline deadline) { return origin::open_origin(url, deadline); }));
+}
+
 }  // namespace
 
 std::unique_ptr<stored::OnDemand> open_on_demand(const ServeOptions& options, sys::DescriptorKeeper& keeper) {
@@ -45,7 +63,7 @@ std::unique_ptr<stored::OnDemand> open_on_demand(const ServeOptions& options, sy
 Result<SharedStore> open_shared_store(const ServeOptions& options) {
   SharedStore out;
   if (options.store.empty()) return out;
-  DSEC_ASSIGN(std::unique_ptr<origin::Origin> origin, origin::open_origin(options.store, Deadline::in(kPatience)).within("--store"));
+  DSEC_ASSIGN(std::unique_ptr<origin::Origin> origin, open_own_store(options));
   out.origins.push_back(std::move(origin));
   out.rules.work_directory = options.data_dir + "/exchange";
   for (const auto& [name, url] : options.sync_stores) {
@@ -53,7 +71,10 @@ Result<SharedStore> open_shared_store(const ServeOptions& options) {
     out.rules.others.emplace(name, other.get());
     out.origins.push_back(std::move(other));
   }
+  out.rules.lease_file = options.data_dir + "/store.lease";
   DSEC_ASSIGN(out.rules.signing_key, own_key(options.data_dir + "/store.key").within("store.key"));
+  DSEC_ASSIGN(const std::string own_public, model::public_builder_key(out.rules.signing_key));
+  out.rules.node = "node-" + to_hex(model::sha256(own_public)).substr(0, 32);
   DSEC_ASSIGN(out.rules.trusted_keys, trusted_keys(out.rules.signing_key, options.store_trust));
   return out;
 }

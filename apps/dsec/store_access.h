@@ -19,7 +19,7 @@ struct SharedStore {
 
 // Before anything else is started: a store that is none is an error of the start.
 // Makes <data-dir>/store.key, by which this node signs its layers, when there is
-// none. kDeadlineExceeded for a mount that does not answer.
+// none. One that this node used before may be away: it is opened when it is needed.
 Result<SharedStore> open_shared_store(const ServeOptions& options);
 // `on_demand` is nullptr where layers are copied whole.
 Result<void> exchange_layers(SharedStore& store, image::LayerStore& layers, image::DataOnDemand* on_demand);

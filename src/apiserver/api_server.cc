@@ -68,7 +68,9 @@ bool matches(std::string_view pattern, const std::vector<std::string>& segments,
 }  // namespace
 
 ApiServer::ApiServer(ServerParts server_parts, ServerOptions server_options)
-    : parts(server_parts), options(std::move(server_options)), operations(server_parts.io, server_parts.catalogue) {}
+    : parts(server_parts), options(std::move(server_options)), operations(server_parts.io, server_parts.catalogue),
+      collector({server_parts.io, server_parts.catalogue, server_parts.edge, server_parts.layers, server_parts.pool, server_parts.imports,
+                 server_parts.exchange}) {}
 
 asio::awaitable<void> ApiServer::handle(net::Exchange& exchange) {
   Result<void> outcome;

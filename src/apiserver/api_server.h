@@ -15,6 +15,7 @@
 #include <boost/json/object.hpp>
 
 #include "apiserver/catalogue.h"
+#include "apiserver/collector.h"
 #include "apiserver/edge_gateway.h"
 #include "apiserver/host_check.h"
 #include "apiserver/operations.h"
@@ -43,6 +44,7 @@ struct ServerOptions {
   std::string node = "local";
   std::string version;
   std::string openapi_json;
+  image::GarbagePolicy garbage;  // unless a call says otherwise
 };
 
 class ApiServer;
@@ -84,6 +86,7 @@ class ApiServer {
   ServerParts parts;
   const ServerOptions options;
   Operations operations;
+  Collector collector;
   std::map<int, std::uint64_t> answers_by_class;  // 2, 4, 5
   bool stopping = false;
 

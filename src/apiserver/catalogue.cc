@@ -43,6 +43,9 @@ Result<void> Catalogue::load() {
   for (store::Ref& ref : refs) refs_[{ref.project, ref.kind, ref.name, ref.tag}] = std::move(ref);
   DSEC_ASSIGN(std::vector<model::ServiceDefinition> services, store_.services());
   for (model::ServiceDefinition& service : services) services_[service.name] = std::move(service);
+  DSEC_ASSIGN(std::vector<store::Pin> pins, store_.pins());
+  for (store::Pin& pin : pins) pins_[{pin.project, pin.digest}] = std::move(pin);
+  DSEC_ASSIGN(unused_layers_, store_.unused_layers());
   DSEC_ASSIGN(earlier_operations_, store_.operations());
   for (store::OperationRecord& operation : earlier_operations_) {
     if (!operation.running) continue;
@@ -168,6 +171,12 @@ bool Catalogue::is_referenced(const std::string& digest) const {
   });
 }
 
+std::vector<store::Ref> Catalogue::all_refs() const {
+  std::vector<store::Ref> out;
+  for (const auto& [key, ref] : refs_) out.push_back(ref);
+  return out;
+}
+
 asio::awaitable<Result<void>> Catalogue::put_ref(store::Ref ref) {
   ref.created_at_ms = now_ms();
   DSEC_CO_TRY(co_await net::on_pool(pool_, [this, ref] { return store_.put_ref(ref); }));
@@ -184,6 +193,32 @@ asio::awaitable<Result<store::Ref>> Catalogue::remove_ref(std::string project, s
   DSEC_CO_TRY(co_await net::on_pool(pool_, [this, removed] { return store_.remove_ref(removed.project, removed.kind, removed.name, removed.tag); }));
   refs_.erase({project, kind, name.name, name.tag});
   co_return removed;
+}
+
+std::vector<store::Pin> Catalogue::pins() const {
+  std::vector<store::Pin> out;
+  for (const auto& [key, pin] : pins_) out.push_back(pin);
+  return out;
+}
+
+asio::awaitable<Result<void>> Catalogue::put_pin(store::Pin pin) {
+  DSEC_CO_TRY(co_await net::on_pool(pool_, [this, pin] { return store_.put_pin(pin); }));
+  const std::pair key(pin.project, pin.digest);
+  pins_[key] = std::move(pin);
+  co_return Result<void>();
+}
+
+asio::awaitable<Result<void>> Catalogue::remove_pin(std::string project, std::string digest) {
+  if (!pins_.contains({project, digest})) co_return Error(ErrorCode::kNotFound, "no pin of " + digest);
+  DSEC_CO_TRY(co_await net::on_pool(pool_, [this, project, digest] { return store_.remove_pin(project, digest); }));
+  pins_.erase({project, digest});
+  co_return Result<void>();
+}
+
+asio::awaitable<Result<void>> Catalogue::replace_unused_layers(std::vector<store::UnusedLayer> layers) {
+  DSEC_CO_TRY(co_await net::on_pool(pool_, [this, layers] { return store_.replace_unused_layers(layers); }));
+  unused_layers_ = std::move(layers);
+  co_return Result<void>();
 }
 
 std::vector<model::ServiceDefinition> Catalogue::services() const {

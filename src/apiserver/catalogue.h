@@ -55,9 +55,20 @@ class Catalogue {
   // of the default project names.
   bool may_read(const std::string& project, const std::string& digest) const;
   bool is_referenced(const std::string& digest) const;
+  // Of every project.
+  std::vector<store::Ref> all_refs() const;
   asio::awaitable<Result<void>> put_ref(store::Ref ref);
   // kNotFound when the project has none of its own.
   asio::awaitable<Result<store::Ref>> remove_ref(std::string project, store::RefKind kind, std::string text);
+
+  // Of every project; those that have expired too.
+  std::vector<store::Pin> pins() const;
+  asio::awaitable<Result<void>> put_pin(store::Pin pin);
+  // kNotFound when the project has none.
+  asio::awaitable<Result<void>> remove_pin(std::string project, std::string digest);
+  // What garbage collection found at its last look.
+  const std::vector<store::UnusedLayer>& unused_layers() const { return unused_layers_; }
+  asio::awaitable<Result<void>> replace_unused_layers(std::vector<store::UnusedLayer> layers);
 
   std::vector<model::ServiceDefinition> services() const;
   asio::awaitable<Result<void>> put_service(model::ServiceDefinition service);
@@ -66,13 +77,13 @@ class Catalogue {
   // As the last life of the server left them.
   const std::vector<store::OperationRecord>& earlier_operations() const { return earlier_operations_; }
   asio::awaitable<Result<void>> put_operation(store::OperationRecord operation);
+  std::int64_t now_ms() const;
 
  private:
   Catalogue(store::Store& store, sys::WorkerPool& pool, const Clock& clock, Random& random)
       : store_(store), pool_(pool), clock_(clock), random_(random) {}
   Result<void> load();
   NewKey make_key(std::string project, std::string name, model::Role role);
-  std::int64_t now_ms() const;
 
   using RefKey = std::tuple<std::string, store::RefKind, std::string, std::string>;
   store::Store& store_;
@@ -82,6 +93,8 @@ class Catalogue {
   std::map<std::string, store::ApiKey> keys_by_hash_;
   std::map<std::string, store::Project> projects_;
   std::map<RefKey, store::Ref> refs_;
+  std::map<std::pair<std::string, std::string>, store::Pin> pins_;  // by project and digest
+  std::vector<store::UnusedLayer> unused_layers_;
   std::map<std::string, model::ServiceDefinition> services_;
   std::vector<store::OperationRecord> earlier_operations_;
 };

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -60,6 +61,8 @@ class EdgeGateway {
   virtual net::asio::awaitable<Result<model::Sandbox>> end(model::Principal principal, std::string ref) = 0;
   // Whether a sandbox that is not over is made of this layer.
   virtual bool uses_layer(const std::string& digest) const = 0;
+  // By digest: the ids of all of them.
+  virtual std::map<std::string, std::vector<std::string>> layer_users() const = 0;
   // What happened to sandboxes of a project ("" = of all) after event `after`, as far as
   // it is remembered. Waits until there is something, or until `by`.
   struct Event {

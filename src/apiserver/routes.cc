@@ -33,6 +33,10 @@ const std::vector<Route>& routes() {
       {"GET", "/v1/layers/{ref}/files", kViewer, list_layer_files},
       {"GET", "/v1/layers/{ref}/content", kViewer, read_layer_file},
       {"GET", "/v1/layers/{ref}/diff", kViewer, diff_layers},
+      {"POST", "/v1/layers/{ref}/pin", kMember, pin_layer},
+      {"DELETE", "/v1/layers/{ref}/pin", kMember, unpin_layer},
+      {"POST", "/v1/layers:gc", kOperator, collect_layers},
+      {"GET", "/v1/pins", kViewer, list_pins},
       {"GET", "/v1/refs", kViewer, list_refs},
 
       {"GET", "/v1/operations/{id}", kViewer, get_operation},

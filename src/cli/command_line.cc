@@ -109,6 +109,7 @@ class CommandLine {
   void add_files();
   void add_images();
   void add_layer_contents(CLI::App* parent);
+  void add_layer_garbage(CLI::App* parent);
   void add_administration();
 
   CLI::App app_{"DSec: sandboxes for agents. Run a server with `dsec serve`; everything else speaks to one."};
@@ -122,6 +123,7 @@ class CommandLine {
   ListOptions ps_;
   ListingOptions listing_;
   LayerVerifyOptions layer_verify_;
+  CollectOptions collect_;
   ImportVerbOptions import_;
   ServiceAddOptions service_;
   std::vector<std::string> refs_;
@@ -295,7 +297,9 @@ void CommandLine::add_images() {
     inspect->add_option("ref", ref_, "Name or digest")->required();
     CLI::App* rm = verb("rm", "Remove them", [this, collection](Context& c) { return catalogue_rm_verb(c, collection, refs_); }, parent);
     rm->add_option("ref", refs_, "Names or digests")->required();
-    if (layers) add_layer_contents(parent);
+    if (!layers) continue;
+    add_layer_contents(parent);
+    add_layer_garbage(parent);
   }
 }
 
@@ -328,6 +332,22 @@ void CommandLine::add_layer_contents(CLI::App* parent) {
                          [this](Context& c) { return layer_fetch_verb(c, ref_, second_); }, parent);
   fetch->add_option("digest", ref_, "Digest of the layer")->required();
   fetch->add_option("name", second_, "What it is to be called")->required();
+}
+
+void CommandLine::add_layer_garbage(CLI::App* parent) {
+  CLI::App* gc = verb("gc", "Look which layers nothing holds, and remove those that are due (operators)",
+                      [this](Context& c) { return layer_gc_verb(c, collect_, listing_); }, parent);
+  gc->add_flag("--dry-run", collect_.dry_run, "Say what keeps each one, and remove nothing");
+  gc->add_flag("--store", collect_.store, "In the shared store: what no node's lease names");
+  gc->add_option("--condemn-after", collect_.condemn_after, "How long one has to be unused, as 7d");
+  gc->add_option("--delete-after", collect_.delete_after, "How long after that it is removed, as 1h");
+  add_listing(gc, listing_);
+  CLI::App* pin = verb("pin", "Keep one that nothing uses", [this](Context& c) { return layer_pin_verb(c, ref_, text_, second_); }, parent);
+  pin->add_option("--reason", text_, "For whoever finds it");
+  pin->add_option("--for", second_, "How long, as 30d (default: until it is unpinned)");
+  CLI::App* unpin = verb("unpin", "Keep it no longer", [this](Context& c) { return layer_unpin_verb(c, ref_); }, parent);
+  for (CLI::App* sub : {pin, unpin}) sub->add_option("ref", ref_, "Name or digest")->required();
+  add_listing(verb("pins", "List what is pinned", [this](Context& c) { return layer_pins_verb(c, listing_); }, parent), listing_);
 }
 
 void CommandLine::add_administration() {

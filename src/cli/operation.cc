@@ -21,4 +21,11 @@ Result<json::value> follow_operation(Context& context, const std::string& id, co
   return Error(ErrorCode::kInternal, message.empty() ? "the " + what + " " + state : message);
 }
 
+Result<json::value> run_operation(Context& context, const std::string& target, const json::value& body, const std::string& what) {
+  DSEC_ASSIGN(const json::value started, context.post(target, body));
+  const std::string id = started.is_object() ? text_at(started.get_object(), "operation_id") : "";
+  if (id.empty()) return Error(ErrorCode::kInternal, "the server's answer names no operation");
+  return follow_operation(context, id, what, nullptr);
+}
+
 }  // namespace dsec::cli

@@ -101,6 +101,17 @@ int layer_sign_verb(Context& context, const std::string& ref, const std::string&
 int layer_sync_verb(Context& context, std::vector<std::string> refs, bool all, const std::string& to);
 int layer_fetch_verb(Context& context, const std::string& digest, const std::string& name);
 
+// verbs_garbage.cc
+struct CollectOptions {
+  bool dry_run = false;
+  bool store = false;  // the shared one
+  std::string condemn_after, delete_after;  // durations; "": as the server has them
+};
+int layer_gc_verb(Context& context, const CollectOptions& options, const ListingOptions& listing_options);
+int layer_pin_verb(Context& context, const std::string& ref, const std::string& reason, const std::string& duration);
+int layer_unpin_verb(Context& context, const std::string& ref);
+int layer_pins_verb(Context& context, const ListingOptions& options);
+
 // verbs_store.cc
 // Exit code 1 when layers cannot be kept there.
 int store_probe_verb(const std::string& url, const std::string& second, const ListingOptions& options);

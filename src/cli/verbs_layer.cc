@@ -75,16 +75,8 @@ Result<json::object> proof_of(const LayerVerifyOptions& options) {
   return json::object{{"key", key}, {"signature", without_end_of_line(signature)}};
 }
 
-// Starts an operation and follows it to its end.
-Result<json::value> run(Context& context, const std::string& target, const json::value& body, const std::string& what) {
-  DSEC_ASSIGN(const json::value started, context.post(target, body));
-  const std::string id = started.is_object() ? text_at(started.get_object(), "operation_id") : "";
-  if (id.empty()) return Error(ErrorCode::kInternal, "the server's answer names no operation");
-  return follow_operation(context, id, what, nullptr);
-}
-
 Result<json::value> verify_one(Context& context, const std::string& ref, const json::value& proof) {
-  return run(context, layer_target(ref, "/verify?background=true"), proof, "verification");
+  return run_operation(context, layer_target(ref, "/verify?background=true"), proof, "verification");
 }
 
 Result<std::vector<std::string>> digests_of_all(Context& context) {
@@ -153,7 +145,7 @@ int layer_sync_verb(Context& context, std::vector<std::string> refs, bool all, c
   if (const Result<void> chosen = choose(context, all, refs); !chosen.ok()) return fail(chosen.error());
   int code = kOk;
   for (const std::string& ref : refs) {
-    auto done = run(context, layer_target(ref, "/sync" + (to.empty() ? "" : "?to=" + percent_encode(to))), json::object(), "sync");
+    auto done = run_operation(context, layer_target(ref, "/sync" + (to.empty() ? "" : "?to=" + percent_encode(to))), json::object(), "sync");
     if (!done.ok()) code = fail(std::move(done).within(ref).error());
     else print(ref + "  in the store\n");
   }
@@ -161,7 +153,7 @@ int layer_sync_verb(Context& context, std::vector<std::string> refs, bool all, c
 }
 
 int layer_fetch_verb(Context& context, const std::string& digest, const std::string& name) {
-  const auto done = run(context, layer_target(digest, "/fetch?name=" + percent_encode(name)), json::object(), "fetch");
+  const auto done = run_operation(context, layer_target(digest, "/fetch?name=" + percent_encode(name)), json::object(), "fetch");
   if (!done.ok()) return fail(done.error());
   print(name + "  " + digest + "\n");
   return kOk;

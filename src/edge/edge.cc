@@ -355,6 +355,15 @@ bool Edge::uses_layer(const std::string& digest) const {
   return false;
 }
 
+std::map<std::string, std::vector<std::string>> Edge::layer_users() const {
+  std::map<std::string, std::vector<std::string>> out;
+  for (const auto& [id, sandbox] : by_id_) {
+    if (sandbox->state() == SandboxState::kEnded) continue;
+    for (const std::string& digest : sandbox->view().layer_digests) out[digest].push_back(id);
+  }
+  return out;
+}
+
 asio::awaitable<Result<DetectedServices>> Edge::detect_services() {
   co_return co_await net::on_pool(*calls_, []() -> Result<DetectedServices> {
     NodeClientRunner runner;

@@ -121,6 +121,8 @@ class Edge final : public SandboxOwner {
   std::uint64_t last_event() const { return next_event_ - 1; }
   // Digests that sandboxes which are not over are made of.
   bool uses_layer(const std::string& digest) const;
+  // By digest: their ids.
+  std::map<std::string, std::vector<std::string>> layer_users() const;
   // How many sandboxes are not over.
   std::size_t live() const { return live_; }
 

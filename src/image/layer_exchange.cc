@@ -32,6 +32,12 @@ Result<void> publish(origin::Origin& to, const ObjectName& name, const origin::C
 // Says the same of the layer's bytes; of the record only the first one's counts.
 bool same_parts(const origin::Manifest& a, const origin::Manifest& b) { return a.metadata_bytes == b.metadata_bytes && a.data == b.data; }
 
+std::vector<std::string> hexes_of(const std::vector<origin::ManifestData>& data) {
+  std::vector<std::string> out;
+  for (const origin::ManifestData& one : data) out.insert(out.end(), {one.hex, one.index_hex});
+  return out;
+}
+
 // What a take that failed leaves is nobody's.
 class Scratch {
  public:
@@ -50,7 +56,8 @@ class Scratch {
 
 }  // namespace
 
-LayerExchange::LayerExchange(Options options, origin::Origin& origin, LayerStore& layers) : options_(std::move(options)), origin_(origin), layers_(layers) {}
+LayerExchange::LayerExchange(Options options, origin::Origin& origin, LayerStore& layers)
+    : options_(std::move(options)), origin_(origin), layers_(layers), lease_(origin, clock_, {.node = options_.node, .state_file = options_.lease_file}) {}
 
 Result<std::unique_ptr<LayerExchange>> LayerExchange::create(Options options, origin::Origin& origin, LayerStore& layers) {
   std::error_code failed;
@@ -62,28 +69,47 @@ Result<std::unique_ptr<LayerExchange>> LayerExchange::create(Options options, or
 Result<void> LayerExchange::put(const std::string& digest, const std::string& other) {
   const auto named = options_.others.find(other);
   if (!other.empty() && named == options_.others.end()) return Error(ErrorCode::kNotFound, "no store is called " + other);
+  DSEC_ASSIGN(const Parts parts, parts_of(digest));
+  origin::LeaseHolder::Held held;
+  if (other.empty()) {
+    DSEC_ASSIGN(held, lease_.hold(parts.hexes(), for_bytes(0)));
+  }
   origin::Origin& to = other.empty() ? origin_ : *named->second;
-  DSEC_ASSIGN(const origin::Manifest manifest, put_parts(digest, to));
-  return put_manifest(manifest, hex_of(digest), to);
+  for (std::size_t i = 0; i < parts.data.size(); ++i) {
+    DSEC_TRY(publish(to, {ObjectKind::kData, parts.data[i].hex()}, parts.data[i]));
+    DSEC_TRY(publish(to, {ObjectKind::kIndex, parts.indexes[i].hex()}, parts.indexes[i]));
+  }
+  DSEC_TRY(publish(to, {ObjectKind::kMetadata, parts.metadata.hex()}, parts.metadata));
+  return put_manifest(parts.manifest, hex_of(digest), to);
 }
 
-Result<origin::Manifest> LayerExchange::put_parts(const std::string& digest, origin::Origin& to) {
-  origin::Manifest manifest;
-  DSEC_ASSIGN(manifest.record, layers_.find(digest));
+Result<LayerExchange::Parts> LayerExchange::parts_of(const std::string& digest) const {
+  DSEC_ASSIGN(model::LayerRecord record, layers_.find(digest));
   DSEC_ASSIGN(const LayerStore::OpenFiles files, layers_.open_files(digest));
   DSEC_ASSIGN(const std::vector<erofs::Device> devices, erofs::read_device_table(files.metadata.get()));
+  DSEC_ASSIGN(origin::Content metadata, origin::Content::of_file(files.metadata.get()));
+  Parts out{.manifest = {.metadata_bytes = metadata.size(), .data = {}, .record = std::move(record)}, .metadata = std::move(metadata), .data = {}, .indexes = {}};
   for (std::size_t i = 0; i < devices.size(); ++i) {
-    DSEC_ASSIGN(const origin::Content data, origin::Content::of_file(files.data.at(i).get(), devices[i].digest));
+    DSEC_ASSIGN(origin::Content data, origin::Content::of_file(files.data.at(i).get(), devices[i].digest));
     DSEC_ASSIGN(const origin::ChunkIndex index, origin::ChunkIndex::of(data).within("data " + devices[i].digest));
-    const origin::Content index_bytes = origin::Content::of_bytes(index.bytes());
-    DSEC_TRY(publish(to, {ObjectKind::kData, data.hex()}, data));
-    DSEC_TRY(publish(to, {ObjectKind::kIndex, index_bytes.hex()}, index_bytes));
-    manifest.data.push_back({data.hex(), data.size(), index_bytes.hex()});
+    origin::Content index_bytes = origin::Content::of_bytes(std::string(index.bytes()));
+    out.manifest.data.push_back({data.hex(), data.size(), index_bytes.hex()});
+    out.data.push_back(std::move(data));
+    out.indexes.push_back(std::move(index_bytes));
   }
-  DSEC_ASSIGN(const origin::Content metadata, origin::Content::of_file(files.metadata.get()));
-  DSEC_TRY(publish(to, {ObjectKind::kMetadata, hex_of(digest)}, metadata));
-  manifest.metadata_bytes = metadata.size();
-  return manifest;
+  return out;
+}
+
+std::vector<std::string> LayerExchange::Parts::hexes() const {
+  std::vector<std::string> out = hexes_of(manifest.data);
+  out.push_back(metadata.hex());
+  return out;
+}
+
+Result<bool> LayerExchange::renew_lease(const std::set<std::string>& digests) {
+  std::set<std::string> hexes = layers_.objects();
+  for (const std::string& digest : digests) hexes.insert(hex_of(digest));
+  return lease_.renew(hexes, for_bytes(0));
 }
 
 Result<void> LayerExchange::put_manifest(const origin::Manifest& manifest, const std::string& hex, origin::Origin& to) {
@@ -103,7 +129,7 @@ Result<model::LayerRecord> LayerExchange::take(const std::string& digest) {
   {
     std::unique_lock lock(mutex_);
     taken_.wait(lock, [&] { return !taking_.contains(digest); });
-    if (Result<model::LayerRecord> here = layers_.find(digest); here.ok()) return here;
+    if (layers_.touch(digest)) return layers_.find(digest);
     taking_.insert(digest);
   }
   Result<model::LayerRecord> taken = take_new(digest).within("take layer " + digest + " from " + origin_.description());
@@ -117,8 +143,10 @@ Result<model::LayerRecord> LayerExchange::take(const std::string& digest) {
 
 Result<model::LayerRecord> LayerExchange::take_new(const std::string& digest) {
   const std::string hex = hex_of(digest);
+  DSEC_ASSIGN(const origin::LeaseHolder::Held held, lease_.hold({hex}, for_bytes(0)));
   DSEC_ASSIGN(const std::string sealed, origin::read_whole(origin_, {ObjectKind::kManifest, hex}, origin::kMaxManifestBytes, for_bytes(0)));
   DSEC_ASSIGN(const origin::Manifest manifest, origin::unseal_manifest(sealed, hex, options_.trusted_keys));
+  DSEC_ASSIGN(const origin::LeaseHolder::Held parts, lease_.hold(hexes_of(manifest.data), for_bytes(0)));
   const Scratch scratch_files({scratch(hex + ".meta"), scratch(hex + ".data")});
   DSEC_TRY(take_parts(manifest, hex, scratch_files.files()));
   return layers_.publish(scratch_files.files(), manifest.record);

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "image/layer_store.h"
+#include "origin/collection.h"
+#include "origin/lease.h"
 #include "origin/manifest.h"
 #include "origin/origin.h"
 
@@ -20,6 +22,8 @@ namespace dsec::image {
 class LayerExchange {
  public:
   struct Options {
+    std::string node;                       // this node's name in the store, nobody else's
+    std::string lease_file;                 // where it remembers its leases (origin/lease.h)
     std::string work_directory;             // made if missing; on the layers' file system
     std::string signing_key;                // PEM: what is put is signed by it
     std::vector<std::string> trusted_keys;  // PEM: whose manifests are taken
@@ -36,11 +40,22 @@ class LayerExchange {
   // manifest's signature, every digest and the form of the metadata are checked
   // before the layer exists here. kNotFound when the store has no such layer.
   Result<model::LayerRecord> take(const std::string& digest);
+  // The store keeps what this node has, and these, for a day from now. True: for a
+  // time it did not promise that. To be called every few hours.
+  Result<bool> renew_lease(const std::set<std::string>& digests);
+  // What no node's lease names: condemned, and removed when it was so for `delete_after`.
+  Result<origin::Collection> collect(const origin::CollectionOptions& options) { return origin::collect(origin_, clock_, options); }
   const origin::Origin& origin() const { return origin_; }
 
  private:
   LayerExchange(Options options, origin::Origin& origin, LayerStore& layers);
-  Result<origin::Manifest> put_parts(const std::string& digest, origin::Origin& to);
+  struct Parts {
+    origin::Manifest manifest;
+    origin::Content metadata;
+    std::vector<origin::Content> data, indexes;  // as in the manifest
+    std::vector<std::string> hexes() const;
+  };
+  Result<Parts> parts_of(const std::string& digest) const;
   Result<void> put_manifest(const origin::Manifest& manifest, const std::string& hex, origin::Origin& to);
   Result<model::LayerRecord> take_new(const std::string& digest);
   Result<void> take_parts(const origin::Manifest& manifest, const std::string& hex, const ImageFiles& files);
@@ -51,6 +66,8 @@ class LayerExchange {
   const Options options_;
   origin::Origin& origin_;
   LayerStore& layers_;
+  const SystemClock clock_;
+  origin::LeaseHolder lease_;
   std::mutex mutex_;  // guards taking_; never held over a call
   std::condition_variable taken_;
   std::set<std::string> taking_;  // digests, each by one thread

@@ -42,7 +42,7 @@ class LayerExchangeTest : public ImageTest {
 
   static std::string public_of(const std::string& key) { return model::public_builder_key(key).value(); }
   std::unique_ptr<LayerExchange> make(LayerStore& layers, const std::string& work, const std::string& key, std::vector<std::string> trusted) {
-    return std::move(LayerExchange::create({.work_directory = directory_ + work, .signing_key = key, .trusted_keys = std::move(trusted)}, origin_, layers)).value();
+    return std::move(LayerExchange::create({.node = "node" + work, .lease_file = directory_ + work + ".lease", .work_directory = directory_ + work, .signing_key = key, .trusted_keys = std::move(trusted)}, origin_, layers)).value();
   }
   // With content in both files.
   model::LayerRecord imported() {

@@ -22,7 +22,6 @@ namespace dsec::image {
 
 namespace {
 
-constexpr std::string_view kKept = "layer/";
 constexpr std::size_t kRecordLimit = 1 << 20;
 
 Result<model::LayerRecord> read_record(const std::string& path) {
@@ -98,13 +97,14 @@ void record_privileges(const erofs::ImageFacts& facts, model::LayerRecord& recor
 }  // namespace
 
 LayerStore::LayerStore(std::string directory, sys::DescriptorKeeper& keeper, DataOnDemand* on_demand)
-    : files_(std::move(directory), on_demand), keeper_(keeper) {}
+    : files_(std::move(directory), on_demand), mounts_(keeper) {}
 
 Result<std::unique_ptr<LayerStore>> LayerStore::open(std::string directory, sys::DescriptorKeeper& keeper, DataOnDemand* on_demand) {
   std::unique_ptr<LayerStore> store(new LayerStore(std::move(directory), keeper, on_demand));
   DSEC_TRY(sys::make_directories(store->directory(), 0700));
   DSEC_TRY(store->load().within("read the layers"));
-  DSEC_TRY(store->take_back_mounts().within("take back the mounted layers"));
+  const auto known = [&](const std::string& digest) { return store->layers_.contains(digest); };
+  DSEC_TRY(store->mounts_.take_back(known).within("take back the mounted layers"));
   return store;
 }
 
@@ -149,43 +149,37 @@ Result<void> LayerStore::remove_unused(const LayerFiles::Listing& listing) {
   return {};
 }
 
-bool LayerStore::data_in_use(const std::string& hex) const {
+bool LayerStore::data_in_use(const std::string& hex, const std::string& but) const {
   return std::any_of(layers_.begin(), layers_.end(), [&](const auto& entry) {
+    if (entry.first == but) return false;
     const std::vector<erofs::Device>& devices = entry.second.devices;
     return std::any_of(devices.begin(), devices.end(), [&](const erofs::Device& device) { return device.digest == hex; });
   });
 }
 
-Result<void> LayerStore::take_back_mounts() {
-  DSEC_ASSIGN(std::vector<sys::KeptDescriptor> kept, keeper_.get(std::string(kKept)));
-  for (sys::KeptDescriptor& descriptor : kept) {
-    if (!descriptor.name.starts_with(kKept)) continue;
-    const std::string digest = descriptor.name.substr(kKept.size());
-    if (layers_.contains(digest) && is_erofs(descriptor.fd.get())) {
-      mounts_[digest] = std::move(descriptor.fd);
-    } else {
-      DSEC_TRY(keeper_.drop(descriptor.name));
-    }
-  }
-  return {};
+Result<int> LayerStore::mount(const std::string& digest) {
+  if (const std::optional<int> held = mounts_.find(digest)) return *held;
+  DSEC_ASSIGN(const std::vector<erofs::Device> devices, devices_of_layer(digest));
+  DSEC_ASSIGN(const int made, mounts_.get(digest, [&] { return mount_now(digest, devices); }));
+  const std::lock_guard lock(mutex_);
+  if (layers_.contains(digest)) return made;
+  DSEC_TRY(mounts_.drop(digest));  // removed meanwhile
+  return Error(ErrorCode::kNotFound, "no layer " + digest);
 }
 
-Result<int> LayerStore::mount(const std::string& digest) {
-  const std::lock_guard lock(mutex_);
-  if (!layers_.contains(digest)) return Error(ErrorCode::kNotFound, "no layer " + digest);
-  if (const auto held = mounts_.find(digest); held != mounts_.end()) return held->second.get();
+Result<sys::Fd> LayerStore::mount_now(const std::string& digest, const std::vector<erofs::Device>& devices) {
   DSEC_TRY(fail_point("image.mount"));
   std::vector<std::string> data;
-  for (const erofs::Device& device : layers_.at(digest).devices) {
+  for (const erofs::Device& device : devices) {
     DSEC_ASSIGN(std::string path, files_.readable_data(device.digest));
     data.push_back(std::move(path));
   }
   DSEC_ASSIGN(ErofsMount made, mount_erofs(files_.metadata(digest), data));
-  if (!made.direct_io) note("this kernel mounts EROFS files without directio: layer pages are cached twice (Linux 6.14 mends it)");
-  // Kept before anyone sees it: a mount that only this process knows would be
-  // made a second time after a restart, beside the one that sandboxes hold.
-  DSEC_TRY(keeper_.put(std::string(kKept) + digest, made.mount.get()).within("keep the mount of " + digest));
-  return mounts_.emplace(digest, std::move(made.mount)).first->second.get();
+  if (!made.direct_io) {
+    const std::lock_guard lock(mutex_);
+    note("this kernel mounts EROFS files without directio: layer pages are cached twice (Linux 6.14 mends it)");
+  }
+  return std::move(made.mount);
 }
 
 Result<model::LayerRecord> LayerStore::find(const std::string& digest) const {
@@ -227,6 +221,7 @@ Result<model::LayerRecord> LayerStore::publish(const ImageFiles& files, model::L
   if (const auto known = layers_.find(record.digest); known != layers_.end()) {
     DSEC_TRY(unlink_if_there(files.metadata));
     DSEC_TRY(unlink_if_there(files.data));
+    known->second.published = std::chrono::steady_clock::now();
     return known->second.record;
   }
   Result<void> published = name_files(files, record.digest, devices, data.bytes != 0);
@@ -237,7 +232,7 @@ Result<model::LayerRecord> LayerStore::publish(const ImageFiles& files, model::L
     (void)remove_data(devices);
     return std::move(published).error();
   }
-  return layers_.emplace(record.digest, Layer{record, devices}).first->second.record;
+  return layers_.emplace(record.digest, Layer{record, devices, std::chrono::steady_clock::now()}).first->second.record;
 }
 
 Result<void> LayerStore::adopt_data(const std::string& path, const erofs::Device& device) {
@@ -276,25 +271,59 @@ Result<void> LayerStore::remove(const std::string& digest, const std::function<b
   const std::lock_guard lock(mutex_);
   const auto found = layers_.find(digest);
   if (found == layers_.end()) return Error(ErrorCode::kNotFound, "no layer " + digest);
-  if (in_use && in_use(digest)) return Error(ErrorCode::kConflict, "a sandbox uses layer " + digest);
+  if (in_use && in_use(digest)) return Error(ErrorCode::kConflict, "layer " + digest + " is in use");
   DSEC_TRY(unlink_if_there(files_.record(digest)));
   const std::vector<erofs::Device> devices = std::move(found->second.devices);
   layers_.erase(found);
   DSEC_TRY(files_.sync());
   DSEC_TRY(fail_point("image.remove.image"));
-  if (mounts_.erase(digest) != 0) DSEC_TRY(keeper_.drop(std::string(kKept) + digest));
+  DSEC_TRY(mounts_.drop(digest));
   DSEC_TRY(remove_metadata(files_, digest));
   return remove_data(devices);
 }
 
+bool LayerStore::is_fresh(const std::string& digest, std::chrono::milliseconds idle) const {
+  const auto found = layers_.find(digest);
+  if (found == layers_.end() || found->second.published == Instant::min()) return false;
+  return std::chrono::steady_clock::now() - found->second.published < idle;
+}
+
+bool LayerStore::published_within(const std::string& digest, std::chrono::milliseconds idle) const {
+  const std::lock_guard lock(mutex_);
+  return is_fresh(digest, idle);
+}
+
+Result<void> LayerStore::remove_idle(const std::string& digest, std::chrono::milliseconds idle) {
+  return remove(digest, [&](const std::string& one) { return is_fresh(one, idle); });
+}
+
+bool LayerStore::touch(const std::string& digest) {
+  const std::lock_guard lock(mutex_);
+  const auto found = layers_.find(digest);
+  if (found == layers_.end()) return false;
+  found->second.published = std::chrono::steady_clock::now();
+  return true;
+}
+
+std::uint64_t LayerStore::sole_bytes(const std::string& digest) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = layers_.find(digest);
+  if (found == layers_.end()) return 0;
+  std::uint64_t bytes = found->second.record.size_bytes;
+  for (const erofs::Device& device : found->second.devices)
+    if (data_in_use(device.digest, digest)) bytes -= std::min(bytes, device.bytes());
+  return bytes;
+}
+
+Result<std::vector<erofs::Device>> LayerStore::devices_of_layer(const std::string& digest) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = layers_.find(digest);
+  if (found == layers_.end()) return Error(ErrorCode::kNotFound, "no layer " + digest);
+  return found->second.devices;
+}
+
 Result<void> LayerStore::verify(const std::string& digest) const {
-  std::vector<erofs::Device> devices;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto found = layers_.find(digest);
-    if (found == layers_.end()) return Error(ErrorCode::kNotFound, "no layer " + digest);
-    devices = found->second.devices;
-  }
+  DSEC_ASSIGN(const std::vector<erofs::Device> devices, devices_of_layer(digest));
   DSEC_TRY(expect_digest(files_.metadata(digest), digest));
   for (const erofs::Device& device : devices) {
     DSEC_ASSIGN(const std::string path, files_.readable_data(device.digest));
@@ -304,12 +333,10 @@ Result<void> LayerStore::verify(const std::string& digest) const {
 }
 
 Result<LayerStore::OpenFiles> LayerStore::open_files(const std::string& digest) const {
-  const std::lock_guard lock(mutex_);
-  const auto found = layers_.find(digest);
-  if (found == layers_.end()) return Error(ErrorCode::kNotFound, "no layer " + digest);
+  DSEC_ASSIGN(const std::vector<erofs::Device> devices, devices_of_layer(digest));
   OpenFiles out;
   DSEC_ASSIGN(out.metadata, sys::open_at(AT_FDCWD, files_.metadata(digest), O_RDONLY));
-  for (const erofs::Device& device : found->second.devices) {
+  for (const erofs::Device& device : devices) {
     DSEC_ASSIGN(const std::string path, files_.readable_data(device.digest));
     DSEC_ASSIGN(sys::Fd data, sys::open_at(AT_FDCWD, path, O_RDONLY));
     out.data.push_back(std::move(data));
@@ -322,6 +349,16 @@ std::vector<std::string> LayerStore::layers_with_data(const std::string& hex) co
   std::vector<std::string> out;
   for (const auto& [digest, layer] : layers_)
     if (std::any_of(layer.devices.begin(), layer.devices.end(), [&](const erofs::Device& device) { return device.digest == hex; })) out.push_back(digest);
+  return out;
+}
+
+std::set<std::string> LayerStore::objects() const {
+  const std::lock_guard lock(mutex_);
+  std::set<std::string> out;
+  for (const auto& [digest, layer] : layers_) {
+    out.insert(digest.substr(digest.find(':') + 1));
+    for (const erofs::Device& device : layer.devices) out.insert(device.digest);
+  }
   return out;
 }
 

@@ -7,16 +7,20 @@
 // without a record are what a crash left, and open() removes them.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/result.h"
 #include "erofs/device_table.h"
 #include "image/layer_files.h"
+#include "image/layer_mounts.h"
 #include "model/layer.h"
 #include "sys/descriptor_keeper.h"
 #include "sys/fd.h"
@@ -61,6 +65,13 @@ class LayerStore {
   // mount() takes, so a caller that notes its use before mount() never loses a
   // layer to a removal. Sandboxes that run keep the content until they end.
   Result<void> remove(const std::string& digest, const std::function<bool(const std::string&)>& in_use = {});
+  // The same for a layer that nobody has published within `idle`, again or at all: kConflict.
+  Result<void> remove_idle(const std::string& digest, std::chrono::milliseconds idle);
+  bool published_within(const std::string& digest, std::chrono::milliseconds idle) const;
+  // As if it had just been published: somebody is about to name it. False when it is not there.
+  bool touch(const std::string& digest);
+  // What its removal would give back: data that other layers name stays. 0 for an unknown one.
+  std::uint64_t sole_bytes(const std::string& digest) const;
   // Hashes the stored files again: kDataFault when one is not what its name says.
   Result<void> verify(const std::string& digest) const;
   // The files themselves, for who reads a layer without a mount.
@@ -69,6 +80,8 @@ class LayerStore {
     std::vector<sys::Fd> data;  // in the order of the device table
   };
   Result<OpenFiles> open_files(const std::string& digest) const;
+  // By hex: every layer, and every data object that one of them names.
+  std::set<std::string> objects() const;
   // Digests of the layers whose content lies in this data object.
   std::vector<std::string> layers_with_data(const std::string& hex) const;
   // What this host lacks and what open() mended, for doctor.
@@ -78,24 +91,26 @@ class LayerStore {
  private:
   LayerStore(std::string directory, sys::DescriptorKeeper& keeper, DataOnDemand* on_demand);
   Result<void> load();
-  Result<void> take_back_mounts();
+  Result<std::vector<erofs::Device>> devices_of_layer(const std::string& digest) const;
+  Result<sys::Fd> mount_now(const std::string& digest, const std::vector<erofs::Device>& devices);
   Result<void> remove_unused(const LayerFiles::Listing& listing);
   // Under the lock: gives checked files their names, data first.
   Result<void> name_files(const ImageFiles& files, const std::string& digest, const std::vector<erofs::Device>& devices, bool own_data);
   Result<void> remove_data(const std::vector<erofs::Device>& devices);
-  bool data_in_use(const std::string& hex) const;
+  bool data_in_use(const std::string& hex, const std::string& but = {}) const;
+  bool is_fresh(const std::string& digest, std::chrono::milliseconds idle) const;
   void note(const std::string& text);
 
   struct Layer {
     model::LayerRecord record;
     std::vector<erofs::Device> devices;
+    Instant published = Instant::min();  // by this process; again, too
   };
 
   const LayerFiles files_;
-  sys::DescriptorKeeper& keeper_;
-  mutable std::mutex mutex_;  // guards all below; held across a mount, never across file content
+  LayerMounts mounts_;
+  mutable std::mutex mutex_;  // guards all below; never held across a mount or file content
   std::map<std::string, Layer> layers_;
-  std::map<std::string, sys::Fd> mounts_;
   std::vector<std::string> notes_;
 };
 

@@ -9,11 +9,14 @@ namespace {
 
 constexpr std::size_t kHexDigits = 64;
 constexpr std::size_t kFolderDigits = 2;
-constexpr std::array<std::pair<ObjectKind, std::string_view>, 4> kSuffixes = {{
+constexpr std::array<std::pair<ObjectKind, std::string_view>, 7> kSuffixes = {{
     {ObjectKind::kData, ".data"},
     {ObjectKind::kMetadata, ".meta"},
     {ObjectKind::kIndex, ".index"},
     {ObjectKind::kManifest, ".json"},
+    {ObjectKind::kLease, ".lease"},
+    {ObjectKind::kCondemned, ".condemned"},
+    {ObjectKind::kDeleting, ".deleting"},
 }};
 
 bool is_hex(std::string_view text) { return text.size() == kHexDigits && text.find_first_not_of("0123456789abcdef") == std::string_view::npos; }
@@ -28,7 +31,9 @@ std::string ObjectName::path() const {
   return out;
 }
 
-bool names_its_bytes(ObjectKind kind) { return kind != ObjectKind::kManifest; }
+bool names_its_bytes(ObjectKind kind) {
+  return kind == ObjectKind::kData || kind == ObjectKind::kMetadata || kind == ObjectKind::kIndex || kind == ObjectKind::kLease;
+}
 
 Result<ObjectName> parse_object_path(std::string_view path) {
   constexpr std::size_t kPrefix = kFolderDigits + 1;

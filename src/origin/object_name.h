@@ -8,10 +8,11 @@
 
 namespace dsec::origin {
 
-enum class ObjectKind { kData, kMetadata, kIndex, kManifest };
+// kData, kMetadata, kIndex and kLease are named by the SHA-256 of their bytes;
+// kManifest by the digest of the layer that it speaks of; kCondemned and kDeleting,
+// the marks of garbage collection (collection.h), by the object that they speak of.
+enum class ObjectKind { kData, kMetadata, kIndex, kManifest, kLease, kCondemned, kDeleting };
 
-// kData, kMetadata and kIndex are named by the SHA-256 of their bytes; kManifest
-// by the digest of the layer that it speaks of.
 struct ObjectName {
   ObjectKind kind = ObjectKind::kData;
   std::string hex;  // 64 lower-case digits

@@ -24,7 +24,8 @@ std::string bytes_of(std::size_t size) {
 ObjectName data_name(const Content& content) { return {ObjectKind::kData, content.hex()}; }
 
 TEST(ObjectNameTest, EveryKindComesBackFromItsPath) {
-  for (const ObjectKind kind : {ObjectKind::kData, ObjectKind::kMetadata, ObjectKind::kIndex, ObjectKind::kManifest}) {
+  for (const ObjectKind kind : {ObjectKind::kData, ObjectKind::kMetadata, ObjectKind::kIndex, ObjectKind::kManifest, ObjectKind::kLease, ObjectKind::kCondemned,
+                                ObjectKind::kDeleting}) {
     const ObjectName name{kind, std::string(62, 'a') + "09"};
 
     const Result<ObjectName> parsed = parse_object_path(name.path());

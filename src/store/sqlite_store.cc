@@ -46,6 +46,9 @@ constexpr const char* kSteps[] = {
          created_at_ms=ifnull(unixepoch(record->>'$.created_at')*1000+CAST(substr(record->>'$.created_at',21,3) AS INTEGER),0);
        CREATE INDEX sandbox_history_by_creation ON sandbox_history(project, created_at_ms, id);
        CREATE INDEX sandbox_history_by_name ON sandbox_history(project, name, ended_at_ms);)",
+    R"(CREATE TABLE unused_layers(digest TEXT PRIMARY KEY, since_ms INTEGER NOT NULL, condemned_ms INTEGER NOT NULL);
+       CREATE TABLE pins(project TEXT NOT NULL, digest TEXT NOT NULL, owner TEXT NOT NULL, reason TEXT NOT NULL,
+                         created_at_ms INTEGER NOT NULL, expires_at_ms INTEGER NOT NULL, PRIMARY KEY(project, digest));)",
 };
 constexpr int kFormat = static_cast<int>(std::size(kSteps));
 
@@ -220,6 +223,51 @@ class SqliteStore final : public Store {
     const std::lock_guard lock(mutex_);
     DSEC_ASSIGN(Statement s, Statement::prepare(db_.get(), "DELETE FROM services WHERE name=?"));
     DSEC_TRY(s.bind(name).run());
+    return sqlite3_changes(db_.get()) > 0;
+  }
+
+  Result<void> replace_unused_layers(const std::vector<UnusedLayer>& layers) override {
+    const std::lock_guard lock(mutex_);
+    return transaction([&]() -> Result<void> {
+      DSEC_TRY(execute(db_.get(), "DELETE FROM unused_layers"));
+      DSEC_ASSIGN(Statement s, Statement::prepare(db_.get(), "INSERT INTO unused_layers VALUES(?,?,?)"));
+      for (const UnusedLayer& layer : layers) DSEC_TRY(s.bind(layer.digest).bind(layer.since_ms).bind(layer.condemned_ms).run());
+      return {};
+    });
+  }
+
+  Result<std::vector<UnusedLayer>> unused_layers() override {
+    const std::lock_guard lock(mutex_);
+    DSEC_ASSIGN(Statement s, Statement::prepare(db_.get(), "SELECT digest, since_ms, condemned_ms FROM unused_layers ORDER BY digest"));
+    std::vector<UnusedLayer> out;
+    for (;;) {
+      DSEC_ASSIGN(const bool row, s.step());
+      if (!row) return out;
+      out.push_back({s.text(0), s.number(1), s.number(2)});
+    }
+  }
+
+  Result<void> put_pin(const Pin& p) override {
+    const std::lock_guard lock(mutex_);
+    DSEC_ASSIGN(Statement s, Statement::prepare(db_.get(), "INSERT OR REPLACE INTO pins VALUES(?,?,?,?,?,?)"));
+    return s.bind(p.project).bind(p.digest).bind(p.owner).bind(p.reason).bind(p.created_at_ms).bind(p.expires_at_ms).run();
+  }
+
+  Result<std::vector<Pin>> pins() override {
+    const std::lock_guard lock(mutex_);
+    DSEC_ASSIGN(Statement s, Statement::prepare(db_.get(), "SELECT project, digest, owner, reason, created_at_ms, expires_at_ms FROM pins ORDER BY project, digest"));
+    std::vector<Pin> out;
+    for (;;) {
+      DSEC_ASSIGN(const bool row, s.step());
+      if (!row) return out;
+      out.push_back({s.text(0), s.text(1), s.text(2), s.text(3), s.number(4), s.number(5)});
+    }
+  }
+
+  Result<bool> remove_pin(const std::string& project, const std::string& digest) override {
+    const std::lock_guard lock(mutex_);
+    DSEC_ASSIGN(Statement s, Statement::prepare(db_.get(), "DELETE FROM pins WHERE project=? AND digest=?"));
+    DSEC_TRY(s.bind(project).bind(digest).run());
     return sqlite3_changes(db_.get()) > 0;
   }
 

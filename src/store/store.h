@@ -1,4 +1,4 @@
-// Store: what the control plane must remember: projects, keys, refs, services,
+// Store: what the control plane must remember: projects, keys, refs, pins, services,
 // operations, and the history of sandboxes.
 //
 // Every call may block for a commit; the apiserver makes them on a worker
@@ -58,6 +58,25 @@ struct OperationRecord {
   std::string record;
 };
 
+// A layer that nothing held when it was last looked at (image/garbage.h).
+struct UnusedLayer {
+  std::string digest;
+  std::int64_t since_ms = 0;
+  std::int64_t condemned_ms = 0;  // 0: not yet
+  bool operator==(const UnusedLayer&) const = default;
+};
+
+// Keeps a layer that nothing uses.
+struct Pin {
+  std::string project;
+  std::string digest;
+  std::string owner;   // id of the key that set it
+  std::string reason;  // for people
+  std::int64_t created_at_ms = 0;
+  std::int64_t expires_at_ms = 0;  // 0: never
+  bool operator==(const Pin&) const = default;
+};
+
 // Where a sandbox stands among those of its project: by creation, then by id.
 struct HistoryPlace {
   std::int64_t created_at_ms = 0;
@@ -79,6 +98,13 @@ class Store {
   virtual Result<void> put_service(const model::ServiceDefinition& service) = 0;
   virtual Result<std::vector<model::ServiceDefinition>> services() = 0;
   virtual Result<bool> remove_service(const std::string& name) = 0;
+  // These and no others, in one transaction.
+  virtual Result<void> replace_unused_layers(const std::vector<UnusedLayer>& layers) = 0;
+  virtual Result<std::vector<UnusedLayer>> unused_layers() = 0;
+  virtual Result<void> put_pin(const Pin& pin) = 0;  // replaces project/digest
+  virtual Result<std::vector<Pin>> pins() = 0;
+  // false when there was none.
+  virtual Result<bool> remove_pin(const std::string& project, const std::string& digest) = 0;
   virtual Result<void> put_operation(const OperationRecord& operation) = 0;  // new, or changed
   // Oldest first: those that run, and the last 1,000 that are over.
   virtual Result<std::vector<OperationRecord>> operations() = 0;

@@ -100,6 +100,32 @@ TEST_P(StoreContract, ReplacesAServiceAndRemovesItOnce) {
   EXPECT_FALSE(*store_->remove_service("local"));
 }
 
+TEST_P(StoreContract, ReplacesAPinOfAProjectAndRemovesItOnce) {
+  store::Pin pin{.project = "default", .digest = "sha256:a", .owner = "key_a", .reason = "first", .created_at_ms = 1, .expires_at_ms = 2};
+  ASSERT_TRUE(store_->put_pin(pin).ok());
+  pin.reason = "second";
+  store::Pin other = pin;
+  other.project = "another";
+  ASSERT_TRUE(store_->put_pin(pin).ok());
+  ASSERT_TRUE(store_->put_pin(other).ok());
+
+  EXPECT_EQ(*store_->pins(), (std::vector<store::Pin>{other, pin}));
+
+  EXPECT_TRUE(*store_->remove_pin("default", "sha256:a"));
+  EXPECT_FALSE(*store_->remove_pin("default", "sha256:a"));
+  EXPECT_EQ(*store_->pins(), std::vector<store::Pin>{other});
+}
+
+TEST_P(StoreContract, RemembersTheUnusedLayersOfTheLastLookAlone) {
+  const std::vector<store::UnusedLayer> first = {{"sha256:a", 1, 0}, {"sha256:b", 2, 3}}, second = {{"sha256:b", 2, 4}};
+  ASSERT_TRUE(store_->replace_unused_layers(first).ok());
+  EXPECT_EQ(*store_->unused_layers(), first);
+  ASSERT_TRUE(store_->replace_unused_layers(second).ok());
+  EXPECT_EQ(*store_->unused_layers(), second);
+  EXPECT_FALSE(store_->replace_unused_layers({{"sha256:c", 1, 0}, {"sha256:c", 2, 0}}).ok());
+  EXPECT_EQ(*store_->unused_layers(), second) << "all or nothing";
+}
+
 TEST_P(StoreContract, KeepsRunningOperationsAndTheLastThatAreOver) {
   for (int i = 0; i < 1010; ++i)
     ASSERT_TRUE(store_->put_operation({"op" + std::to_string(i), "default", 1000 + i, i == 3, "{\"n\":" + std::to_string(i) + "}"}).ok());

@@ -33,7 +33,7 @@ def digest(store):
                 images.add_file(archive, f"data/{number}", os.urandom(BIG))
         layer = images.import_tar(maker.api, "big:1", out.getvalue())
         public = subprocess.run(["openssl", "pkey", "-in", maker.data / "store.key", "-pubout"], check=True, stdout=subprocess.PIPE).stdout
-        (store / "trusted.pub").write_bytes(public)
+        store.with_name("trusted.pub").write_bytes(public)
     finally:
         complaints = maker.close()
     assert not complaints
@@ -42,7 +42,7 @@ def digest(store):
 
 @pytest.fixture
 def node(store, digest):
-    server = Server(["--store", str(store), "--store-trust", str(store / "trusted.pub"), "--stop-sandboxes"], name="node").start()
+    server = Server(["--store", str(store), "--store-trust", str(store.with_name("trusted.pub")), "--stop-sandboxes"], name="node").start()
     done = subprocess.run([BIN / "dsec", "layer", "fetch", digest, "big:1"], timeout=60, capture_output=True, text=True, check=False,
                           env={"DSEC_URL": server.api.url, "DSEC_API_KEY": server.api.key, "HOME": str(server.directory)})
     assert done.returncode == 0, done.stdout + done.stderr
@@ -123,6 +123,23 @@ def test_a_restart_of_serve_goes_on_with_the_same_data(node):
     again = Box(node.api, box.info)
     assert again.sh("cat /data/1 | md5sum").out == before
     assert node.api.create("big:1").sh("cat /data/1 | md5sum").out == before
+
+
+def test_a_store_that_is_away_at_the_start_is_used_when_it_is_back(node, store):
+    box = node.api.create("big:1")
+    before = box.sh("cat /data/1 | md5sum").out
+    away = store.with_name("store-elsewhere")
+
+    node.stop()
+    store.rename(away)
+    try:
+        node.start()
+        drop_caches()
+        assert node.api.create("big:1").sh("cat /data/1 | md5sum").out == before, "of what this node has cached"
+    finally:
+        away.rename(store)
+
+    assert node.api.create("big:1").sh("cat /data/2 | md5sum").code == 0
 
 
 def test_data_that_the_store_lost_marks_who_met_it_and_nobody_else(node, store):

@@ -59,6 +59,12 @@ asio::awaitable<Result<void>> fetch_layer(ApiServer& server, Call& call);
 // without, they stay missing. The caller has found that the project may use them.
 asio::awaitable<Result<void>> take_missing(ApiServer& server, std::vector<std::string> digests);
 
+// garbage.cc
+asio::awaitable<Result<void>> collect_layers(ApiServer& server, Call& call);
+asio::awaitable<Result<void>> pin_layer(ApiServer& server, Call& call);
+asio::awaitable<Result<void>> unpin_layer(ApiServer& server, Call& call);
+asio::awaitable<Result<void>> list_pins(ApiServer& server, Call& call);
+
 // services.cc
 asio::awaitable<Result<void>> list_services(ApiServer& server, Call& call);
 asio::awaitable<Result<void>> put_service(ApiServer& server, Call& call);
