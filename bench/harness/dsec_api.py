@@ -10,7 +10,7 @@ import subprocess
 import time
 import uuid
 from pathlib import Path
-from typing import Any, Callable, Dict, Generator, List, Optional
+from typing import Any, Callable, Dict, Generator, List, Optional, Sequence
 
 from . import machine
 from .http_client import Answer, Call, Client, Work
@@ -31,11 +31,13 @@ def expect(answer: Answer, *statuses: int) -> Any:
 
 
 class Server:
-    def __init__(self, binaries: Path, work: Path) -> None:
+    def __init__(self, binaries: Path, work: Path, name: str = "dsec", arguments: Sequence[str] = (), environment: Optional[Dict[str, str]] = None) -> None:
         self.binaries = binaries
-        self.data = work / "dsec-data"
-        self.ready = work / "dsec-ready.json"
-        self.log_path = work / "dsec.log"
+        self.data = work / f"{name}-data"
+        self.ready = work / f"{name}-ready.json"
+        self.log_path = work / f"{name}.log"
+        self.arguments = arguments
+        self.environment = dict(os.environ, **(environment or {}))
         self.process: Optional[subprocess.Popen[bytes]] = None
 
     def start(self) -> Client:
@@ -46,7 +48,7 @@ class Server:
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(
                 [str(self.binaries / "dsec"), "serve", "--listen", "127.0.0.1:0", "--data-dir", str(self.data), "--ready-file", str(self.ready),
-                 "--stop-sandboxes"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+                 "--stop-sandboxes", *self.arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=self.environment)
         until = time.monotonic() + 60
         while not self.ready.exists() or self.ready.stat().st_size == 0:
             if self.process.poll() is not None or time.monotonic() > until:
@@ -57,11 +59,16 @@ class Server:
         return Client(self.url, self.key)
 
     def import_base(self, rootfs: Path) -> None:
+        self.command("image", "import", IMAGE, str(rootfs))
+
+    def command(self, *arguments: str) -> str:
+        """The output of `dsec ARGUMENTS` against this server."""
         environment = dict(os.environ, DSEC_URL=self.url, DSEC_API_KEY=self.key)
-        done = subprocess.run([str(self.binaries / "dsec"), "image", "import", IMAGE, str(rootfs)], env=environment, stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=600)
+        done = subprocess.run([str(self.binaries / "dsec"), *arguments], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, timeout=600)
         if done.returncode != 0:
-            raise Skip(f"dsec image import: {done.stdout[-400:].decode(errors='replace')}")
+            raise Skip(f"dsec {arguments[0]} {arguments[1]}: {done.stdout[-400:].decode(errors='replace')}")
+        return done.stdout.decode()
 
     def platform_processes(self) -> Dict[str, int]:
         """name -> pid of serve and of keeper and spawner: of the keeper that was given this

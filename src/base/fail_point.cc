@@ -12,9 +12,10 @@ namespace dsec {
 namespace {
 
 struct Armed {
+  enum class Action { kError, kKill, kDelay };
   std::string name;
-  bool kill = false;
-  long pass = 0;  // 0 = every one
+  Action action = Action::kError;
+  long number = 0;  // the pass that it is for, 0 = every one; of kDelay: microseconds
   std::atomic<long> passed{0};
 };
 
@@ -33,10 +34,10 @@ std::deque<Armed>& armed_points() {
       Armed& point = out.emplace_back();
       point.name = item.substr(0, equals);
       if (const auto colon = action.find(':'); colon != std::string_view::npos) {
-        point.pass = std::strtol(std::string(action.substr(colon + 1)).c_str(), nullptr, 10);
+        point.number = std::strtol(std::string(action.substr(colon + 1)).c_str(), nullptr, 10);
         action = action.substr(0, colon);
       }
-      point.kill = action == "kill";
+      point.action = action == "kill" ? Armed::Action::kKill : action == "delay" ? Armed::Action::kDelay : Armed::Action::kError;
     }
     return out;
   }();
@@ -55,9 +56,13 @@ char* fail_point_environment() {
 Result<void> fail_point(std::string_view name) {
   for (Armed& point : armed_points()) {
     if (point.name != name) continue;
+    if (point.action == Armed::Action::kDelay) {
+      ::usleep(static_cast<useconds_t>(point.number));
+      continue;
+    }
     const long pass = point.passed.fetch_add(1) + 1;
-    if (point.pass != 0 && point.pass != pass) continue;
-    if (point.kill) {
+    if (point.number != 0 && point.number != pass) continue;
+    if (point.action == Armed::Action::kKill) {
       ::kill(::getpid(), SIGKILL);
       ::_exit(128 + SIGKILL);  // PID 1 of a namespace cannot be killed from inside
     }

@@ -1,9 +1,10 @@
-// Named places where a test makes the process die or a step fail.
+// Named places where a test makes the process die, a step fail, or a step take longer.
 //
 // DSEC_FAIL_POINT="edge.wal.append=kill:3,spawner.root=error" in the
 // environment at start: the third pass of the first kills the process by
-// SIGKILL, every pass of the second makes the step return an error. Without
-// the variable a pass costs one load.
+// SIGKILL, every pass of the second makes the step return an error;
+// "origin.directory.read=delay:300" makes each pass wait 300 us. Without the
+// variable a pass costs one load.
 #pragma once
 
 #include <string_view>

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/fail_point.h"
 #include "origin/expendable_threads.h"
 #include "sys/file.h"
 
@@ -82,6 +83,7 @@ OpenFile::~OpenFile() {
 }
 
 Result<Buffer> OpenFile::read(std::uint64_t offset, std::size_t length) const {
+  DSEC_TRY(fail_point("origin.directory.read"));
   const std::uint64_t start = direct_ ? round_down(offset) : offset;
   const std::uint64_t end = direct_ ? round_up(offset + length) : offset + length;
   Buffer out(end - start);
