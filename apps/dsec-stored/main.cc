@@ -24,6 +24,7 @@ dsec::Result<void> run(const std::string& data_dir, dsec::sys::Fd channel) {
   dsec::stored::ServerOptions options;
   options.folders = dsec::stored::folders_of(data_dir);
   options.cache_bytes = config.cache_bytes;
+  options.traces = config.traces;
   return dsec::stored::serve(options, std::move(channel), store);
 }
 

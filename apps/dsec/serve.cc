@@ -131,6 +131,7 @@ Result<void> build(Node& node) {
   server.version = DSEC_VERSION;
   server.openapi_json = kOpenApiJson;
   if (node.options.gc_days != 0) server.garbage.condemn_after = std::chrono::hours(24 * node.options.gc_days);
+  if (node.on_demand) server.store_stats = stored::folders_of(data).state + "/stats.json";
   node.api = std::make_unique<apiserver::ApiServer>(
       apiserver::ServerParts{node.io, node.clock, node.random, *node.catalogue, *node.gateway, *node.layers, *node.importer, *node.imports, *node.pool,
                               node.shared.exchange.get()}, server);

@@ -9,7 +9,7 @@ namespace dsec {
 const char kServeUsage[] =
     "usage: dsec serve [--listen ADDRESS:PORT] [--data-dir DIR] [--ready-file FILE]\n"
     "                  [--store URL [--store-trust FILE] [--sync-store NAME=URL]...\n"
-    "                   [--store-cache-mb N]]\n"
+    "                   [--store-cache-mb N] [--store-traces on|off]]\n"
     "                  [--gc-days N] [--stop-sandboxes] [--port-domain DOMAIN]\n"
     "                  [--insecure] [--no-v1]\n"
     "                  [--log-format text|json] [--log-level debug|info|warning|error]\n"
@@ -20,7 +20,9 @@ const char kServeUsage[] =
     "directory (a mount of 3FS, CephFS, MooseFS, NFS) or s3://BUCKET?endpoint=URL;\n"
     "layers come from it when a key of this node or of FILE signed them. They are\n"
     "read on demand, and N MiB (20480) of what was read stay here; 0: copied whole.\n"
-    "Layers that nothing has held for N days (7) are removed; 0: by `dsec layer gc` alone.\n";
+    "What sandboxes read first is recorded in the store, and read ahead on nodes that\n"
+    "come later, unless --store-traces off. Layers that nothing\n"
+    "has held for N days (7) are removed; 0: by `dsec layer gc` alone.\n";
 
 namespace {
 
@@ -82,6 +84,9 @@ Result<ServeOptions> parse_serve_options(int argc, char** argv) {
     } else if (flag == "--gc-days") {
       const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), out.gc_days);
       if (error != std::errc() || end != value.data() + value.size() || out.gc_days > 3650) return invalid_argument("--gc-days: a number of days, at most 3650");
+    } else if (flag == "--store-traces") {
+      if (value != "on" && value != "off") return invalid_argument("--store-traces: on or off");
+      out.store_traces = value == "on";
     } else if (flag == "--store-trust") {
       out.store_trust = std::filesystem::absolute(std::string(value));
     } else if (flag == "--sync-store") {

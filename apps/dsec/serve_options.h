@@ -17,6 +17,7 @@ struct ServeOptions {
   std::string port_domain = "localhost";
   std::string store;        // address of the shared store; "" = none
   std::uint64_t store_cache_mb = 20480;  // of its data on this node; 0 = layers are copied whole
+  bool store_traces = true;              // record what is read first, prefetch what others recorded
   std::string store_trust;  // file of public keys whose layers are taken from it
   std::map<std::string, std::string> sync_stores;  // further ones, by name
   unsigned gc_days = 7;  // after which an unused layer is condemned; 0: only when `dsec layer gc` is called

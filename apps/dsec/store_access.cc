@@ -53,7 +53,7 @@ Result<std::unique_ptr<origin::Origin>> open_own_store(const ServeOptions& optio
 
 std::unique_ptr<stored::OnDemand> open_on_demand(const ServeOptions& options, sys::DescriptorKeeper& keeper) {
   if (options.store.empty() || options.store_cache_mb == 0) return nullptr;
-  const stored::Config config{.store_url = options.store, .cache_bytes = options.store_cache_mb << 20};
+  const stored::Config config{.store_url = options.store, .cache_bytes = options.store_cache_mb << 20, .traces = options.store_traces};
   auto started = stored::OnDemand::start(options.data_dir, config, keeper, Deadline::in(kPatience));
   if (started.ok()) return std::move(started).value();
   log_warning("layers of the shared store are copied whole before their first use", {{"why", started.error().message()}});

@@ -45,6 +45,7 @@ struct ServerOptions {
   std::string version;
   std::string openapi_json;
   image::GarbagePolicy garbage;  // unless a call says otherwise
+  std::string store_stats;  // file of dsec-stored's numbers; "" = there is none
 };
 
 class ApiServer;

@@ -44,6 +44,8 @@ std::string_view kind_text(origin::ObjectKind kind) {
       return "metadata";
     case origin::ObjectKind::kIndex:
       return "index";
+    case origin::ObjectKind::kTrace:
+      return "trace";
     default:
       return "manifest";
   }

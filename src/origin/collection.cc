@@ -24,7 +24,7 @@ namespace {
 constexpr std::size_t kMaxMarkBytes = 4096;
 
 // A manifest goes before what it names, so that no manifest ever lacks a part.
-constexpr ObjectKind kRemovalOrder[] = {ObjectKind::kManifest, ObjectKind::kMetadata, ObjectKind::kIndex, ObjectKind::kData};
+constexpr ObjectKind kRemovalOrder[] = {ObjectKind::kManifest, ObjectKind::kMetadata, ObjectKind::kIndex, ObjectKind::kTrace, ObjectKind::kData};
 
 // The mark of the run itself; of no object's name.
 ObjectName run_mark() { return {ObjectKind::kDeleting, Content::of_bytes("dsec garbage collection").hex()}; }

@@ -27,12 +27,13 @@ std::string hex_of(const std::string& text) { return to_hex(model::sha256(text))
 
 // A layer as LayerExchange puts it; the signature is nobody's business here.
 struct Layer {
+  static constexpr std::size_t kObjects = 5;
   explicit Layer(const std::string& name)
       : data(Content::of_bytes("data of " + name)), index(Content::of_bytes("index of " + name)), metadata(Content::of_bytes("metadata of " + name)) {}
   std::string hex() const { return metadata.hex(); }
   std::vector<std::string> all() const { return {metadata.hex(), data.hex(), index.hex()}; }
   std::vector<ObjectName> objects() const {
-    return {{ObjectKind::kData, data.hex()}, {ObjectKind::kIndex, index.hex()}, {ObjectKind::kMetadata, hex()}, {ObjectKind::kManifest, hex()}};
+    return {{ObjectKind::kData, data.hex()}, {ObjectKind::kIndex, index.hex()}, {ObjectKind::kMetadata, hex()}, {ObjectKind::kManifest, hex()}, {ObjectKind::kTrace, data.hex()}};
   }
   Result<void> put(Origin& origin) const {
     Manifest manifest{.metadata_bytes = metadata.size(), .data = {{data.hex(), data.size(), index.hex()}}};
@@ -40,6 +41,7 @@ struct Layer {
     DSEC_TRY(origin.publish(objects()[0], data, soon()));
     DSEC_TRY(origin.publish(objects()[1], index, soon()));
     DSEC_TRY(origin.publish(objects()[2], metadata, soon()));
+    DSEC_TRY(origin.publish(objects()[4], Content::of_bytes("what was read first"), soon()));
     return origin.publish(objects()[3], Content::of_bytes("signature\n" + to_text(manifest)), soon());
   }
   std::size_t present(Origin& origin) const {
@@ -97,40 +99,40 @@ TEST_F(CollectionTest, WhatALeaseNamesStaysAndTheRestGoesAfterItsTime) {
   clock_.advance(hours(23));
   ASSERT_TRUE(lease.renew({kept.hex()}, soon()).ok());
   run(store_, options);
-  EXPECT_EQ(lost.present(store_), 4u);
+  EXPECT_EQ(lost.present(store_), Layer::kObjects);
   clock_.advance(hours(2));
   const Collection last = run(store_, options);
 
   EXPECT_EQ(lost.present(store_), 0u);
   EXPECT_GT(last.freed_bytes, 0u);
-  EXPECT_EQ(kept.present(store_), 4u);
-  EXPECT_EQ(objects_in(store_), 4u) << "no mark is left";
+  EXPECT_EQ(kept.present(store_), Layer::kObjects);
+  EXPECT_EQ(objects_in(store_), Layer::kObjects) << "no mark is left";
 }
 
 TEST_F(CollectionTest, ADryRunChangesNothing) {
   const Layer lost("lost");
   ASSERT_TRUE(lost.put(store_).ok());
   for (int i = 0; i < 3; i++) EXPECT_EQ(run(store_, at_once(true)).objects.size(), 3u);
-  EXPECT_EQ(objects_in(store_), 4u);
+  EXPECT_EQ(objects_in(store_), Layer::kObjects);
   run(store_, at_once());
   const Collection due = run(store_, at_once(true));
   EXPECT_TRUE(std::all_of(due.objects.begin(), due.objects.end(), [](const auto& one) { return one.fate == Fate::kDue; }));
   EXPECT_GT(due.freed_bytes, 0u);
-  EXPECT_EQ(lost.present(store_), 4u);
+  EXPECT_EQ(lost.present(store_), Layer::kObjects);
 }
 
 TEST_F(CollectionTest, WhatIsHeldAgainIsForgiven) {
   const Layer layer("layer");
   ASSERT_TRUE(layer.put(store_).ok());
   run(store_, at_once());
-  EXPECT_EQ(objects_in(store_), 7u) << "three marks";
+  EXPECT_EQ(objects_in(store_), Layer::kObjects + 3) << "three marks";
   LeaseHolder lease(store_, clock_, node("a"));
   const Result<LeaseHolder::Held> held = lease.hold({layer.hex()}, soon());
   ASSERT_TRUE(held.ok());
 
   EXPECT_TRUE(run(store_, at_once()).objects.empty());
 
-  EXPECT_EQ(objects_in(store_), 4u);
+  EXPECT_EQ(objects_in(store_), Layer::kObjects);
 }
 
 TEST_F(CollectionTest, ALeaseThatExpiredCountsForNothingAndGoes) {
@@ -159,7 +161,7 @@ TEST_F(CollectionTest, NothingGoesWhileALeaseCannotBeRead) {
 
   EXPECT_EQ(collect(store_, clock_, at_once()).error().code(), ErrorCode::kDataFault);
 
-  EXPECT_EQ(lost.present(store_), 4u);
+  EXPECT_EQ(lost.present(store_), Layer::kObjects);
 }
 
 TEST_F(CollectionTest, AStoreHasOneRunAtATime) {
@@ -249,11 +251,11 @@ TEST_F(CollectionTest, ARunThatIsCutOffAnywhereIsEndedByTheNext) {
     run(store, at_once());
     DyingOrigin dying(store, calls);
     whole = collect(dying, clock_, at_once()).ok();
-    if (lost.present(store) != 4u) EXPECT_FALSE(store.open({ObjectKind::kManifest, lost.hex()}, soon()).ok()) << "a manifest that lacks a part, after " << calls;
+    if (lost.present(store) != Layer::kObjects) EXPECT_FALSE(store.open({ObjectKind::kManifest, lost.hex()}, soon()).ok()) << "a manifest that lacks a part, after " << calls;
     for (int i = 0; i < 2; i++) run(store, at_once());
     EXPECT_EQ(lost.present(store), 0u) << calls;
-    EXPECT_EQ(kept.present(store), 4u) << calls;
-    EXPECT_EQ(objects_in(store), 4u) << calls;
+    EXPECT_EQ(kept.present(store), Layer::kObjects) << calls;
+    EXPECT_EQ(objects_in(store), Layer::kObjects) << calls;
   }
 }
 
@@ -275,7 +277,7 @@ TEST_F(CollectionTest, NothingThatIsHeldIsEverMissed) {
         const Result<void> put = layer.put(store_);
         ASSERT_TRUE(put.ok()) << put.error().message();
         for (int look = 0; look < 5; look++) {
-          ASSERT_EQ(layer.present(store_), 4u) << "node " << n << ", round " << i;
+          ASSERT_EQ(layer.present(store_), Layer::kObjects) << "node " << n << ", round " << i;
           std::this_thread::sleep_for(milliseconds(random() % 3));
         }
         held = LeaseHolder::Held();

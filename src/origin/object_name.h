@@ -10,8 +10,8 @@ namespace dsec::origin {
 
 // kData, kMetadata, kIndex and kLease are named by the SHA-256 of their bytes;
 // kManifest by the digest of the layer that it speaks of; kCondemned and kDeleting,
-// the marks of garbage collection (collection.h), by the object that they speak of.
-enum class ObjectKind { kData, kMetadata, kIndex, kManifest, kLease, kCondemned, kDeleting };
+// the marks of garbage collection (collection.h), by the object that they speak of; kTrace by the data object.
+enum class ObjectKind { kData, kMetadata, kIndex, kManifest, kLease, kCondemned, kDeleting, kTrace };
 
 struct ObjectName {
   ObjectKind kind = ObjectKind::kData;

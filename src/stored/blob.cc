@@ -10,11 +10,35 @@ namespace dsec::stored {
 
 using origin::ChunkIndex;
 
-Blob::Blob(std::string hex, std::unique_ptr<origin::ChunkReader> reader, CacheFile file, bool complete)
-    : hex_(std::move(hex)), complete_(complete), file_(std::move(file)), reader_(std::move(reader)), chunks_(reader_->index().chunks()) {
+namespace {
+
+void add_chunk(std::vector<ChunkRun>& runs, std::uint64_t chunk) {
+  if (!runs.empty() && runs.back().first + runs.back().count == chunk && runs.back().count < Blob::kMaxRun) ++runs.back().count;
+  else runs.push_back({chunk, 1});
+}
+
+}  // namespace
+
+BlobCounts& BlobCounts::operator+=(const BlobCounts& other) {
+  for (auto BlobCounts::*field : {&BlobCounts::hit_bytes, &BlobCounts::fetched_bytes, &BlobCounts::failed_chunks, &BlobCounts::touched_bytes,
+                                  &BlobCounts::demand_misses, &BlobCounts::prefetched_bytes, &BlobCounts::useful_bytes})
+    this->*field += other.*field;
+  return *this;
+}
+
+Blob::Blob(std::string hex, std::unique_ptr<origin::ChunkReader> reader, CacheFile file, bool complete, Duration trace_window)
+    : hex_(std::move(hex)),
+      complete_(complete),
+      file_(std::move(file)),
+      reader_(std::move(reader)),
+      chunks_(reader_->index().chunks()),
+      touches_(file_.bytes(), trace_window) {
   const auto stored = file_.stored_chunks();
-  for (std::uint64_t chunk = 0; chunk < chunks_.size(); ++chunk)
-    if (complete_ || (stored.ok() && (*stored)[chunk])) chunks_[chunk] = {.state = State::kClaimed, .claimed = true};
+  for (std::uint64_t chunk = 0; chunk < chunks_.size(); ++chunk) {
+    if (!complete_ && !(stored.ok() && (*stored)[chunk])) continue;
+    chunks_[chunk] = {.state = State::kClaimed, .claimed = true};
+    touches_.keep_no_order();  // these were not its first reads
+  }
 }
 
 std::vector<ChunkRun> Blob::read(std::uint64_t offset, std::size_t length, PendingRead::Answer answer) {
@@ -28,6 +52,7 @@ std::vector<ChunkRun> Blob::read(std::uint64_t offset, std::size_t length, Pendi
   std::vector<std::uint64_t> here;
   {
     const std::lock_guard lock(mutex_);
+    touch(offset, length);
     if (poisoned_) pending->fail(Error(ErrorCode::kDataFault, hex_ + " is not what its name says"));
     for (std::uint64_t chunk = first; chunk <= last && !poisoned_; ++chunk) {
       if (chunks_[chunk].state != State::kHere) {
@@ -62,16 +87,35 @@ void Blob::want(std::uint64_t chunk, const std::shared_ptr<PendingRead>& pending
   pending->await_part();
   waiting_[chunk].push_back(pending);
   if (chunks_[chunk].state == State::kFetching) return;
+  if (!chunks_[chunk].claimed) ++counts_.demand_misses;
   chunks_[chunk].state = State::kFetching;
-  if (!runs.empty() && runs.back().first + runs.back().count == chunk && runs.back().count < kMaxRun) ++runs.back().count;
-  else runs.push_back({chunk, 1});
+  add_chunk(runs, chunk);
 }
 
-Blob::Fetched Blob::fetch(ChunkRun run, Deadline deadline) {
+void Blob::touch(std::uint64_t offset, std::size_t length) {
+  if (touches_.touch(offset, length, std::chrono::steady_clock::now())) first_read_ = true;
+  for (std::uint64_t chunk = offset / ChunkIndex::kChunkBytes; start_of(chunk) < offset + length; ++chunk)
+    if (std::exchange(chunks_[chunk].unread, false)) counts_.useful_bytes += chunk_bytes(chunk);
+}
+
+std::vector<ChunkRun> Blob::claim(ChunkRun run) {
+  std::vector<ChunkRun> runs;
+  const std::lock_guard lock(mutex_);
+  if (poisoned_ || complete_) return runs;
+  for (std::uint64_t chunk = run.first; chunk < run.first + run.count; ++chunk) {
+    if (chunks_[chunk].state != State::kHole) continue;
+    chunks_[chunk].state = State::kFetching;
+    chunks_[chunk].unread = true;
+    add_chunk(runs, chunk);
+  }
+  return runs;
+}
+
+Blob::Fetched Blob::fetch(ChunkRun run, Deadline deadline, FetchFor whom) {
   Fetched out;
   ChunkRun missing;
   const auto fetch_missing = [&] {
-    if (missing.count > 0) fetch_run(missing, deadline, out);
+    if (missing.count > 0) fetch_run(missing, deadline, whom, out);
     missing = {};
   };
   for (std::uint64_t chunk = run.first; chunk < run.first + run.count; ++chunk) {
@@ -103,10 +147,13 @@ bool Blob::check_claimed(std::uint64_t chunk) {
   return fits;
 }
 
-void Blob::fetch_run(ChunkRun run, Deadline deadline, Fetched& out) {
+void Blob::fetch_run(ChunkRun run, Deadline deadline, FetchFor whom, Fetched& out) {
   const auto bytes = reader_->read(run.first, run.count, deadline);
   if (!bytes.ok()) {
-    for (std::uint64_t i = 0; i < run.count; ++i) fail(run.first + i, bytes.error());
+    for (std::uint64_t i = 0; i < run.count; ++i) {
+      if (whom == FetchFor::kReader) fail(run.first + i, bytes.error());
+      else give_up(run.first + i, out);
+    }
     return;
   }
   const auto part = [&](std::uint64_t chunk) { return bytes->view().substr(start_of(chunk) - start_of(run.first), chunk_bytes(chunk)); };
@@ -123,6 +170,7 @@ void Blob::fetch_run(ChunkRun run, Deadline deadline, Fetched& out) {
   }
   const std::lock_guard lock(mutex_);
   counts_.fetched_bytes += bytes->size();
+  if (whom == FetchFor::kLater) counts_.prefetched_bytes += bytes->size();
 }
 
 Blob::Waiting Blob::take_waiting(std::uint64_t chunk) {
@@ -148,6 +196,7 @@ void Blob::settle(std::uint64_t chunk, std::string_view bytes, bool kept) {
     const std::lock_guard lock(mutex_);
     chunks_[chunk].state = kept ? State::kHere : State::kHole;
     if (kept) ++here_;
+    else chunks_[chunk].unread = false;
     taken = take_waiting(chunk);
   }
   for (const auto& pending : taken) pending->fill(start_of(chunk), bytes), pending->part_done();
@@ -164,6 +213,18 @@ void Blob::fail(std::uint64_t chunk, const Error& error) {
   for (const auto& pending : taken) pending->fail(error), pending->part_done();
 }
 
+void Blob::give_up(std::uint64_t chunk, Fetched& out) {
+  const std::lock_guard lock(mutex_);
+  if (waiting_.contains(chunk)) {
+    counts_.useful_bytes -= chunk_bytes(chunk);  // counted when the reader came
+    ++counts_.demand_misses;
+    add_chunk(out.still_wanted, chunk);
+    return;
+  }
+  chunks_[chunk].state = State::kHole;
+  chunks_[chunk].unread = false;
+}
+
 std::vector<std::uint64_t> Blob::stored_chunks() const {
   const std::lock_guard lock(mutex_);
   std::vector<std::uint64_t> out;
@@ -175,6 +236,11 @@ std::vector<std::uint64_t> Blob::stored_chunks() const {
 bool Blob::used_again(std::uint64_t chunk) {
   const std::lock_guard lock(mutex_);
   return std::exchange(chunks_[chunk].used_again, false);
+}
+
+bool Blob::unread(std::uint64_t chunk) const {
+  const std::lock_guard lock(mutex_);
+  return chunks_[chunk].unread;
 }
 
 bool Blob::evict(std::uint64_t chunk) {
@@ -212,7 +278,24 @@ Result<void> Blob::name_whole(const std::string& path) {
 
 BlobCounts Blob::counts() const {
   const std::lock_guard lock(mutex_);
-  return counts_;
+  BlobCounts out = counts_;
+  out.touched_bytes = touches_.touched_bytes();
+  return out;
+}
+
+bool Blob::take_first_read() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(first_read_, false);
+}
+
+std::optional<origin::AccessTrace> Blob::take_trace(Instant now) {
+  const std::lock_guard lock(mutex_);
+  return touches_.take_trace(now);
+}
+
+void Blob::keep_no_order() {
+  const std::lock_guard lock(mutex_);
+  touches_.keep_no_order();
 }
 
 }  // namespace dsec::stored

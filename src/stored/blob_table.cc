@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "base/log.h"
+#include "stored/prefetch_verdict.h"
 #include "sys/file.h"
 
 namespace dsec::stored {
@@ -29,8 +30,8 @@ std::string hex_of(const std::string& name, std::string_view suffix) {
 
 }  // namespace
 
-BlobTable::BlobTable(StoredFolders folders, origin::Origin& origin, CacheBudget& budget, origin::ReadPatience patience)
-    : folders_(std::move(folders)), origin_(origin), budget_(budget), patience_(patience) {}
+BlobTable::BlobTable(StoredFolders folders, origin::Origin& origin, CacheBudget& budget, origin::ReadPatience patience, Duration trace_window)
+    : folders_(std::move(folders)), origin_(origin), budget_(budget), patience_(patience), trace_window_(trace_window) {}
 
 std::uint64_t BlobTable::node_of(const std::string& hex) {
   std::uint64_t node = 0;
@@ -41,6 +42,8 @@ std::uint64_t BlobTable::node_of(const std::string& hex) {
 Result<void> BlobTable::load() {
   DSEC_ASSIGN(const std::vector<std::string> names, sys::list_directory(folders_.state));
   for (const std::string& name : names) {
+    if (const std::string judged = hex_of(name, kVerdictSuffix); !judged.empty() && ::access(index_path(judged).c_str(), F_OK) != 0)
+      ::unlink((folders_.state + "/" + name).c_str());
     const std::string hex = hex_of(name, ".chunks");
     if (hex.empty()) continue;
     const auto blob = find(hex);
@@ -78,7 +81,7 @@ Result<std::shared_ptr<Blob>> BlobTable::open(const std::string& hex) const {
     return std::make_shared<Blob>(hex, std::move(reader), std::move(whole), true);
   }
   DSEC_ASSIGN(CacheFile file, CacheFile::open(chunks_path(hex), size));
-  return std::make_shared<Blob>(hex, std::move(reader), std::move(file), false);
+  return std::make_shared<Blob>(hex, std::move(reader), std::move(file), false, trace_window_);
 }
 
 Result<std::shared_ptr<Blob>> BlobTable::find_node(std::uint64_t node) {
@@ -112,6 +115,7 @@ void BlobTable::drop_removed() {
     if (::access(index_path(hex).c_str(), F_OK) == 0) return false;
     budget_.forget(item.second.get());
     ::unlink(chunks_path(hex).c_str());
+    ::unlink((folders_.state + "/" + hex + kVerdictSuffix).c_str());
     return true;
   });
 }

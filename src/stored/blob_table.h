@@ -26,8 +26,8 @@ struct StoredFolders {
 // Safe on any thread.
 class BlobTable {
  public:
-  // Outlived by the origin and the budget.
-  BlobTable(StoredFolders folders, origin::Origin& origin, CacheBudget& budget, origin::ReadPatience patience);
+  // Outlived by the origin and the budget. The order of first reads is kept for `trace_window`.
+  BlobTable(StoredFolders folders, origin::Origin& origin, CacheBudget& budget, origin::ReadPatience patience, Duration trace_window = {});
 
   // Opens what earlier processes have cached, so that it counts; removes what nothing is served of any more.
   Result<void> load();
@@ -54,6 +54,7 @@ class BlobTable {
   origin::Origin& origin_;
   CacheBudget& budget_;
   const origin::ReadPatience patience_;
+  const Duration trace_window_;
   mutable std::mutex mutex_;  // guards blobs_; held over the opening of local files, never over the origin
   std::map<std::uint64_t, std::shared_ptr<Blob>> blobs_;
 };

@@ -16,7 +16,7 @@ std::string config_path(const std::string& data_dir) { return data_dir + "/store
 
 Result<void> save_config(const std::string& data_dir, const Config& config) {
   DSEC_TRY(sys::make_directories(data_dir + "/store", 0700));
-  const json::object text = {{"store", config.store_url}, {"cache_bytes", config.cache_bytes}};
+  const json::object text = {{"store", config.store_url}, {"cache_bytes", config.cache_bytes}, {"traces", config.traces}};
   return sys::replace_file(config_path(data_dir), json::serialize(text) + "\n", 0600);
 }
 
@@ -31,7 +31,9 @@ Result<Config> load_config(const std::string& data_dir) {
     return Error(ErrorCode::kDataFault, config_path(data_dir) + " does not say which store to use");
   const auto bytes = cache->to_number<std::uint64_t>(failure);
   if (failure) return Error(ErrorCode::kDataFault, config_path(data_dir) + ": cache_bytes is out of range");
-  return Config{.store_url = std::string(url->get_string()), .cache_bytes = bytes};
+  const json::value* traces = found->if_contains("traces");  // not in files of earlier versions
+  if (traces != nullptr && !traces->is_bool()) return Error(ErrorCode::kDataFault, config_path(data_dir) + ": traces is true or false");
+  return Config{.store_url = std::string(url->get_string()), .cache_bytes = bytes, .traces = traces == nullptr || traces->get_bool()};
 }
 
 StoredFolders folders_of(const std::string& data_dir) { return {data_dir + "/store", data_dir + "/layers"}; }

@@ -12,6 +12,7 @@ namespace dsec::stored {
 struct Config {
   std::string store_url;
   std::uint64_t cache_bytes = 20ull << 30;
+  bool traces = true;
   bool operator==(const Config&) const = default;
 };
 

@@ -4,6 +4,8 @@
 #include <linux/fuse.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <boost/json.hpp>
 #include <cerrno>
 #include <condition_variable>
@@ -15,6 +17,7 @@
 #include "stored/cache_budget.h"
 #include "stored/fault_log.h"
 #include "stored/fuse_channel.h"
+#include "stored/prefetch_verdict.h"
 #include "sys/file.h"
 #include "sys/worker_pool.h"
 
@@ -56,6 +59,17 @@ std::string cgroup_of(std::uint32_t pid) {
   return text->substr(at + 3, text->find('\n', at) - at - 3);
 }
 
+boost::json::object json_of(const BlobCounts& counts) {
+  return {{"hit_bytes", counts.hit_bytes},
+          {"fetched_bytes", counts.fetched_bytes},
+          {"failed_chunks", counts.failed_chunks},
+          {"touched_bytes", counts.touched_bytes},
+          {"demand_misses", counts.demand_misses},
+          {"prefetched_bytes", counts.prefetched_bytes},
+          {"useful_bytes", counts.useful_bytes},
+          {"wasted_bytes", counts.prefetched_bytes - std::min(counts.prefetched_bytes, counts.useful_bytes)}};
+}
+
 int errno_of(const Error& error) { return error.code() == ErrorCode::kNotFound ? ENOENT : EIO; }
 
 class Server {
@@ -65,8 +79,15 @@ class Server {
         channel_(channel),
         faults_(faults),
         budget_(options.cache_bytes),
-        blobs_(options.folders, origin, budget_, options.patience),
-        fetches_({.name = "fetch", .threads = options.fetch_threads, .queue_limit = kFetchQueue}) {}
+        blobs_(options.folders, origin, budget_, options.patience, options.traces ? options.prefetch.window : Duration()),
+        fetches_({.name = "fetch", .threads = options.fetch_threads, .queue_limit = kFetchQueue}) {
+    if (!options.traces) return;
+    prefetcher_ = std::make_unique<Prefetcher>(options.prefetch, Prefetcher::Node{.origin = origin,
+                                                                                 .budget = budget_,
+                                                                                 .state = options.folders.state,
+                                                                                 .fetch = [this](const auto& blob, ChunkRun run) { fetch(blob, run, FetchFor::kLater); },
+                                                                                 .demand_is_busy = [this] { return demand_ >= options_.fetch_threads / 2; }});
+  }
 
   Result<void> run() {
     DSEC_TRY(blobs_.load());
@@ -148,10 +169,17 @@ class Server {
     const auto runs = (*blob)->read(wanted.offset, wanted.size,
                                     [this, unique = request.unique, pid = request.reader_pid, hex = (*blob)->hex(), begin = std::chrono::steady_clock::now()](
                                         const Result<std::string_view>& bytes) { answer_read(unique, pid, hex, begin, bytes); });
-    for (const ChunkRun& run : runs) {
-      const auto queued = fetches_.submit([this, blob = *blob, run] { fetch(blob, run); });
-      if (!queued.ok()) fetch(*blob, run);
-    }
+    for (const ChunkRun& run : runs) submit(*blob, run);
+    if (prefetcher_ && (*blob)->take_first_read()) prefetcher_->begin(*blob);
+  }
+
+  void submit(const std::shared_ptr<Blob>& blob, ChunkRun run) {
+    ++demand_;
+    const auto work = [this, blob, run] {
+      fetch(blob, run, FetchFor::kReader);
+      --demand_;
+    };
+    if (!fetches_.submit(work).ok()) work();
   }
 
   void answer_read(std::uint64_t unique, std::uint32_t pid, const std::string& hex, Instant begin, const Result<std::string_view>& bytes) {
@@ -168,9 +196,12 @@ class Server {
     else channel_.answer_error(unique, EIO);
   }
 
-  void fetch(const std::shared_ptr<Blob>& blob, ChunkRun run) {
-    const Blob::Fetched fetched = blob->fetch(run, Deadline::in(options_.fetch_deadline));
-    for (const std::uint64_t chunk : fetched.kept) budget_.added(blob, chunk);
+  void fetch(const std::shared_ptr<Blob>& blob, ChunkRun run, FetchFor whom) {
+    // A reader who comes for what is fetched for later has the whole time after that.
+    const Duration patience = whom == FetchFor::kReader ? options_.fetch_deadline : options_.fetch_deadline / 3;
+    const Blob::Fetched fetched = blob->fetch(run, Deadline::in(patience), whom);
+    for (const std::uint64_t chunk : fetched.kept) budget_.added(blob, chunk, whom);
+    for (const ChunkRun& wanted : fetched.still_wanted) submit(blob, wanted);
     if (fetched.whole) blobs_.hand_over(blob);
   }
 
@@ -180,6 +211,7 @@ class Server {
     while (!wake_.wait_for(lock, kHousekeeping, [this] { return stopping_; })) {
       lock.unlock();
       blobs_.drop_removed();
+      if (prefetcher_) prefetcher_->look_around(std::chrono::steady_clock::now());
       if (std::string stats = stats_text(); stats != last) {
         if (const auto written = sys::replace_file(options_.folders.state + "/stats.json", stats, 0600); written.ok()) last = std::move(stats);
       }
@@ -189,9 +221,15 @@ class Server {
 
   std::string stats_text() const {
     boost::json::object objects;
-    for (const auto& [hex, counts] : blobs_.counts())
-      objects[hex] = {{"hit_bytes", counts.hit_bytes}, {"fetched_bytes", counts.fetched_bytes}, {"failed_chunks", counts.failed_chunks}};
-    const boost::json::object all = {{"cached_bytes", budget_.used_bytes()}, {"evicted_bytes", budget_.evicted_bytes()}, {"objects", std::move(objects)}};
+    BlobCounts total;
+    for (const auto& [hex, counts] : blobs_.counts()) {
+      boost::json::object object = json_of(counts);
+      object["prefetch_off"] = prefetch_is_off(options_.folders.state, hex);
+      objects[hex] = std::move(object);
+      total += counts;
+    }
+    const boost::json::object all = {
+        {"cached_bytes", budget_.used_bytes()}, {"evicted_bytes", budget_.evicted_bytes()}, {"total", json_of(total)}, {"objects", std::move(objects)}};
     return boost::json::serialize(all) + "\n";
   }
 
@@ -200,7 +238,9 @@ class Server {
   FaultLog& faults_;
   CacheBudget budget_;
   BlobTable blobs_;
+  std::atomic<std::size_t> demand_{0};  // runs that readers wait for
   sys::WorkerPool fetches_;
+  std::unique_ptr<Prefetcher> prefetcher_;
   std::mutex mutex_;  // guards stopping_
   std::condition_variable wake_;
   bool stopping_ = false;

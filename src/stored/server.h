@@ -14,6 +14,7 @@
 #include "origin/chunk_reader.h"
 #include "origin/origin.h"
 #include "stored/blob_table.h"
+#include "stored/prefetcher.h"
 #include "sys/fd.h"
 
 namespace dsec::stored {
@@ -26,6 +27,8 @@ struct ServerOptions {
   origin::ReadPatience patience;
   Duration fetch_deadline = std::chrono::seconds(30);  // then whoever waits gets EIO
   Duration stall_limit = std::chrono::seconds(2);      // a read that took longer is noted
+  bool traces = true;  // record what is read first, and prefetch what other nodes have recorded
+  PrefetchLimits prefetch;
 };
 
 // Returns when the filesystem is gone. In `state` it keeps faults.log

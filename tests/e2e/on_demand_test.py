@@ -3,7 +3,9 @@ import io
 import json
 import os
 import pathlib
+import re
 import signal
+import struct
 import subprocess
 import tarfile
 import time
@@ -196,6 +198,72 @@ def test_a_fault_that_came_while_serve_was_dead_counts(node, store):
 
     assert failed.code != 0 and failed["infra"], failed
     assert (elsewhere.code, elsewhere["infra"]) == (3, False)
+
+
+CHUNK = 256 << 10
+
+
+def write_trace(store, chunks):
+    """A trace beside the layer's data, as another node would have left it (docs/adr/0018)."""
+    data, = store.glob("??/*.data")
+    entries = b"".join(struct.pack("<IIQ", chunk, number, 1) for number, chunk in enumerate(chunks))
+    path = data.with_suffix(".trace")
+    path.write_bytes(b"DSECTRC1" + struct.pack("<IIQ", CHUNK, len(chunks), data.stat().st_size) + entries)
+    return path
+
+
+def only_object(server):
+    """What stats.json says of the one object."""
+    stats = server.data / "store" / "stats.json"
+    if not stats.exists():
+        return {}
+    return next(iter(json.loads(stats.read_text())["objects"].values()), {})
+
+
+def under_pressure():
+    """As src/stored/pressure.cc sees it."""
+    def share(name, kind, span):
+        line = next(line for line in pathlib.Path(f"/proc/pressure/{name}").read_text().splitlines() if line.startswith(kind))
+        return float(line.split(span + "=")[1].split()[0])
+    return share("memory", "some", "avg10") > 3 or share("io", "full", "avg60") > 30
+
+
+def test_what_a_trace_names_is_here_before_a_sandbox_asks_for_it(node, store):
+    data, = store.glob("??/*.data")
+    chunks = list(range(data.stat().st_size // CHUNK - 40, data.stat().st_size // CHUNK))
+    trace = write_trace(store, chunks)
+    try:
+        box = node.api.create("big:1")
+        assert box.sh("true").code == 0
+        try:
+            wait_until(lambda: only_object(node).get("prefetched_bytes", 0) >= 0.9 * len(chunks) * CHUNK, 60, "the chunks of the trace")
+        except AssertionError:
+            if under_pressure():
+                pytest.skip("this machine is under pressure, where nothing is read ahead")
+            raise
+        before = only_object(node)
+        assert box.sh("cat /data/3 | md5sum; cat /data/2 | md5sum; cat /data/1 | wc -c").code == 0
+        wait_until(lambda: only_object(node)["useful_bytes"] > before["useful_bytes"], 10, "the readers")
+    finally:
+        trace.unlink()
+
+    after = only_object(node)
+    assert after["wasted_bytes"] < after["prefetched_bytes"] / 2, after
+    metrics = node.api.call("GET", "/metrics").body.decode()
+    assert re.search(r"^dsec_store_prefetched_bytes [1-9]", metrics, re.M) and "dsec_store_cached_bytes" in metrics, metrics
+    assert not after["prefetch_off"] and after["fetched_bytes"] >= after["prefetched_bytes"]
+
+
+def test_a_trace_that_is_none_changes_nothing(node, store):
+    trace = write_trace(store, [10 ** 9])
+    try:
+        box = node.api.create("big:1")
+        assert box.sh("cat /data/0 | wc -c").out == f"{BIG}\n"
+    finally:
+        trace.unlink()
+
+    wait_until(lambda: only_object(node).get("fetched_bytes", 0) > 0, 10, "numbers")
+    assert only_object(node)["prefetched_bytes"] == 0
 
 
 def test_a_layer_that_is_whole_on_the_node_is_read_from_there(node, store):

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
+#include <functional>
 #include <random>
 #include <thread>
 
@@ -117,7 +118,8 @@ class StoredTest : public ::testing::Test {
                                         .cache_bytes = cache_bytes,
                                         .patience = {.attempts = 2, .each = std::chrono::milliseconds(500)},
                                         .fetch_deadline = std::chrono::seconds(2),
-                                        .stall_limit = std::chrono::milliseconds(150)};
+                                        .stall_limit = std::chrono::milliseconds(150),
+                                        .prefetch = {.window = window_, .pressure_folder = scratch_.path()}};
     filesystem_.mount.reset();
     const auto served = stored::serve(options, std::move(filesystem_.channel), slow);
     ::_exit(served.ok() ? 0 : 4);
@@ -137,6 +139,21 @@ class StoredTest : public ::testing::Test {
   }
   std::string root() const { return "/proc/self/fd/" + std::to_string(tree_.get()); }
   std::string metadata_path() const { return scratch_.path() + "/meta"; }
+  // A number of the object's in stats.json; 0 while it is not there.
+  std::uint64_t stat(const std::string& name) const {
+    const auto text = sys::read_file(scratch_.path() + "/state/stats.json", 1 << 20);
+    const std::size_t at = text.ok() ? text->find("\"" + name + "\":") : std::string::npos;
+    return at == std::string::npos ? 0 : std::strtoull(text->c_str() + at + name.size() + 3, nullptr, 10);
+  }
+  // As on a node that has nothing of the object yet.
+  void forget_all() const {
+    for (const std::string& suffix : {"/" + hex_ + ".chunks", std::string("/stats.json")}) ::unlink((scratch_.path() + "/state" + suffix).c_str());
+    drop_caches();
+  }
+  static bool comes_true(const std::function<bool()>& what) {
+    for (int i = 0; i < 400 && !what(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    return what();
+  }
   std::string faults() const { return sys::read_file(scratch_.path() + "/state/faults.log", 1 << 20).value(); }
 
   // 0 when every file in an order of its own is what was written, 1 for a wrong
@@ -173,6 +190,7 @@ class StoredTest : public ::testing::Test {
   stored::FuseFilesystem filesystem_;
   sys::Fd tree_;
   pid_t server_ = 0;
+  Duration window_ = std::chrono::minutes(2);
 };
 
 TEST_F(StoredTest, ATreeIsReadThroughTheStoreAsItWasWritten) {
@@ -246,6 +264,35 @@ TEST_F(StoredTest, AStoreThatIsSlowIsNoted) {
 
   EXPECT_EQ(outcome(reader), 0);
   EXPECT_NE(faults().find("\"kind\":\"stall\""), std::string::npos) << faults();
+}
+
+// Two starts of the same job on two nodes, 300 us away from the store.
+TEST_F(StoredTest, TheSecondNodeReadsAheadWhatTheFirstOneReadFirst) {
+  const auto job = [this] {
+    for (const char* name : {"big5", "big2", "big17", "big11", "big8"})
+      if (*sys::read_file(root() + "/" + name, 8 << 20) != model_.files.at(name)->content) return false;
+    return true;
+  };
+  window_ = std::chrono::seconds(2);
+  start_server(std::chrono::microseconds(300));
+  mount();
+  ASSERT_TRUE(job());
+  const std::string trace = scratch_.path() + "/store/" + origin::ObjectName{ObjectKind::kTrace, hex_}.path();
+  ASSERT_TRUE(comes_true([&] { return ::access(trace.c_str(), F_OK) == 0; }));
+  ASSERT_TRUE(comes_true([&] { return stat("demand_misses") > 0; }));
+  const std::uint64_t misses = stat("demand_misses"), fetched = stat("fetched_bytes");
+  stop_server();
+  forget_all();
+
+  window_ = std::chrono::minutes(2);
+  start_server(std::chrono::microseconds(300));
+  ASSERT_EQ(sys::read_file(root() + "/big5", 8 << 20).value(), model_.files.at("big5")->content);
+  ASSERT_TRUE(comes_true([&] { return stat("prefetched_bytes") > 0 && stat("fetched_bytes") >= fetched; }));
+  ASSERT_TRUE(job());
+
+  ASSERT_TRUE(comes_true([&] { return stat("wasted_bytes") == 0 && stat("useful_bytes") > 0; })) << "all of it was read";
+  EXPECT_LE(stat("demand_misses"), misses / 2);
+  EXPECT_EQ(stat("fetched_bytes"), fetched) << "not a chunk more than without a trace";
 }
 
 TEST_F(StoredTest, AWholeObjectBecomesAFileOfTheLayersAndReadersGoOn) {

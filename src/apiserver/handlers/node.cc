@@ -4,6 +4,8 @@
 
 #include "apiserver/handlers/handlers.h"
 #include "model/json_text.h"
+#include "net/blocking.h"
+#include "sys/file.h"
 
 namespace dsec::apiserver {
 namespace json = boost::json;
@@ -16,6 +18,8 @@ asio::awaitable<Result<void>> get_readiness(ApiServer& server, Call& call) {
 }
 
 namespace {
+constexpr std::size_t kMaxStats = 64 << 20;
+
 // Every number of the edge's object, and of the objects in it, as one gauge.
 void write_gauges(std::string& out, const std::string& prefix, const json::object& object) {
   for (const auto& field : object) {
@@ -27,6 +31,18 @@ void write_gauges(std::string& out, const std::string& prefix, const json::objec
     }
   }
 }
+
+// Of all objects together: an object's own numbers are in the file.
+void write_store_gauges(std::string& out, const std::string& stats) {
+  boost::system::error_code failed;
+  const json::value value = json::parse(stats, failed);
+  if (failed || !value.is_object()) return;
+  json::object all = value.get_object();
+  all.erase("objects");
+  if (const json::value* total = all.if_contains("total"); total != nullptr && total->is_object()) write_gauges(out, "dsec_store", total->get_object());
+  all.erase("total");
+  write_gauges(out, "dsec_store", all);
+}
 }  // namespace
 
 asio::awaitable<Result<void>> get_metrics(ApiServer& server, Call& call) {
@@ -34,6 +50,10 @@ asio::awaitable<Result<void>> get_metrics(ApiServer& server, Call& call) {
   const json::value node = json::parse(server.parts.edge.node_json(), failed);
   std::string text;
   if (!failed && node.is_object()) write_gauges(text, "dsec_node", node.get_object());
+  if (!server.options.store_stats.empty()) {
+    const Result<std::string> stats = co_await net::on_pool(server.parts.pool, [path = server.options.store_stats] { return sys::read_file(path, kMaxStats); });
+    if (stats.ok()) write_store_gauges(text, *stats);
+  }
   text += "# TYPE dsec_layers gauge\ndsec_layers " + std::to_string(server.parts.layers.list().size()) + "\n";
   co_return co_await call.exchange.respond({.status = 200, .headers = {{"Content-Type", "text/plain; version=0.0.4"}}, .body = std::move(text)});
 }

@@ -1,0 +1,64 @@
+#include "origin/access_trace.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <unordered_set>
+
+namespace dsec::origin {
+
+namespace {
+
+struct Head {
+  char magic[8];
+  std::uint32_t chunk_bytes;
+  std::uint32_t entries;
+  std::uint64_t object_bytes;
+};
+static_assert(sizeof(Head) == 24 && sizeof(Touch) == 16 && std::endian::native == std::endian::little);
+constexpr std::string_view kMagic = "DSECTRC1";
+
+}  // namespace
+
+std::uint64_t pages_of(std::uint64_t chunk, std::uint64_t offset, std::uint64_t length) {
+  const std::uint64_t start = chunk * ChunkIndex::kChunkBytes;
+  const std::uint64_t from = std::max(offset, start);
+  const std::uint64_t to = std::min(offset + length, start + ChunkIndex::kChunkBytes);
+  if (from >= to) return 0;
+  const std::uint64_t first = (from - start) / AccessTrace::kPageBytes;
+  const std::uint64_t last = (to - 1 - start) / AccessTrace::kPageBytes;
+  return (~0ull >> (63 - (last - first))) << first;
+}
+
+Result<AccessTrace> AccessTrace::parse(std::string_view bytes, std::uint64_t object_bytes) {
+  const auto wrong = [](const char* what) { return Error(ErrorCode::kDataFault, std::string("access trace: ") + what); };
+  Head head{};
+  if (bytes.size() < sizeof head) return wrong("too short");
+  std::memcpy(&head, bytes.data(), sizeof head);
+  if (std::string_view(head.magic, sizeof head.magic) != kMagic) return wrong("it is none");
+  if (head.chunk_bytes != ChunkIndex::kChunkBytes) return wrong("of a form that is not known");
+  if (head.object_bytes != object_bytes) return wrong("of another object");
+  if (head.entries > kMaxTouches || bytes.size() != sizeof head + head.entries * sizeof(Touch)) return wrong("its length does not fit its entries");
+  std::vector<Touch> touches(head.entries);
+  if (head.entries > 0) std::memcpy(touches.data(), bytes.data() + sizeof head, head.entries * sizeof(Touch));
+  std::unordered_set<std::uint32_t> seen;
+  std::uint32_t last_ms = 0;
+  for (const Touch& touch : touches) {
+    const std::uint64_t there = pages_of(touch.chunk, 0, object_bytes);
+    if (touch.pages == 0 || (touch.pages & ~there) != 0) return wrong("it has pages that the object does not have");
+    if (!seen.insert(touch.chunk).second) return wrong("it has a chunk twice");
+    if (touch.at_ms < last_ms) return wrong("its times do not ascend");
+    last_ms = touch.at_ms;
+  }
+  return AccessTrace(object_bytes, std::move(touches));
+}
+
+std::string AccessTrace::bytes() const {
+  Head head{.chunk_bytes = ChunkIndex::kChunkBytes, .entries = static_cast<std::uint32_t>(touches_.size()), .object_bytes = object_bytes_};
+  std::memcpy(head.magic, kMagic.data(), sizeof head.magic);
+  std::string out(reinterpret_cast<const char*>(&head), sizeof head);
+  out.append(reinterpret_cast<const char*>(touches_.data()), touches_.size() * sizeof(Touch));
+  return out;
+}
+
+}  // namespace dsec::origin
