@@ -1,13 +1,40 @@
 #include "origin/open_origin.h"
 
-#include "origin/directory_origin.h"
+#include <algorithm>
+
 #include "origin/s3_origin.h"
 
 namespace dsec::origin {
 
+namespace {
+
+// Cuts name=VALUE out of the query; "" when it is not there.
+std::string take_parameter(std::string& url, const std::string& name) {
+  for (const char before : {'?', '&'}) {
+    const std::string begin = before + name + "=";
+    const std::size_t at = url.find(begin);
+    if (at == std::string::npos) continue;
+    const std::size_t end = std::min(url.find('&', at + 1), url.size());
+    const std::string value = url.substr(at + begin.size(), end - at - begin.size());
+    if (end < url.size()) url.erase(at + 1, end - at);
+    else url.erase(at);
+    return value;
+  }
+  return {};
+}
+
+}  // namespace
+
+DirectoryOrigin::Options directory_options(std::string url) {
+  DirectoryOrigin::Options options;
+  if (const std::string usrbio = take_parameter(url, "usrbio"); !usrbio.empty()) options.usrbio_library = usrbio == "off" ? "" : usrbio;
+  options.directory = std::move(url);
+  return options;
+}
+
 Result<std::unique_ptr<Origin>> open_origin(const std::string& url, Deadline deadline) {
   if (url.starts_with('/')) {
-    DSEC_ASSIGN(std::unique_ptr<Origin> made, DirectoryOrigin::create({.directory = url}, deadline));
+    DSEC_ASSIGN(std::unique_ptr<Origin> made, DirectoryOrigin::create(directory_options(url), deadline));
     return made;
   }
   if (!url.starts_with("s3://")) return invalid_argument("\"" + url + "\" is no store: /DIRECTORY or s3://BUCKET?endpoint=URL");

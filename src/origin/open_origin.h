@@ -4,11 +4,14 @@
 #include <memory>
 #include <string>
 
-#include "origin/origin.h"
+#include "origin/directory_origin.h"
 
 namespace dsec::origin {
 
-// An absolute path, or s3://BUCKET[/PREFIX]?endpoint=URL… (s3_location.h).
+// /DIRECTORY[?usrbio=LIBRARY|off] or s3://BUCKET[/PREFIX]?endpoint=URL…
+// (s3_location.h).
 Result<std::unique_ptr<Origin>> open_origin(const std::string& url, Deadline deadline);
+// Of an address that is a path.
+DirectoryOrigin::Options directory_options(std::string url);
 
 }  // namespace dsec::origin

@@ -28,7 +28,7 @@ std::string_view to_string(Finding finding);
 Result<std::vector<ProbeRow>> probe_store(const std::string& url, const std::string& second, Deadline deadline);
 
 // Of the two kinds of store.
-std::vector<ProbeRow> probe_directory(const std::string& directory, const std::string& second, Deadline deadline);
+std::vector<ProbeRow> probe_directory(const std::string& url, const std::string& second, Deadline deadline);
 Result<std::vector<ProbeRow>> probe_bucket(const std::string& url, Deadline deadline);
 // What both kinds share: publish, read back every range, publish again.
 std::vector<ProbeRow> probe_origin(const std::string& url, Deadline deadline);

@@ -12,6 +12,7 @@
 #include "base/random.h"
 #include "origin/expendable_threads.h"
 #include "origin/open_file.h"
+#include "origin/open_origin.h"
 #include "origin/probe.h"
 
 namespace dsec::origin {
@@ -85,9 +86,13 @@ ProbeRow probe_second(ExpendableThreads& threads, const std::string& seen_there,
 
 }  // namespace
 
-std::vector<ProbeRow> probe_directory(const std::string& directory, const std::string& second, Deadline deadline) {
-  std::vector<ProbeRow> out = probe_origin(directory, deadline);
+std::vector<ProbeRow> probe_directory(const std::string& url, const std::string& second, Deadline deadline) {
+  std::vector<ProbeRow> out = probe_origin(url, deadline);
   if (out.back().finding == Finding::kRefused) return out;
+  const DirectoryOrigin::Options options = directory_options(url);
+  const std::string& directory = options.directory;
+  if (const auto origin = DirectoryOrigin::create(options, deadline); origin.ok() && (*origin)->is_3fs())
+    out.push_back(probe_row("USRBIO", (*origin)->usrbio(), Finding::kNoted, "reads go past the kernel"));
   ExpendableThreads threads({.name = "probe"});
   SystemRandom random;
   const std::string base = "/.probe-" + to_hex(random.bytes(8));
