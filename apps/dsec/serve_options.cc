@@ -18,11 +18,12 @@ const char kServeUsage[] =
     "A stop keeps the sandboxes, and the next start takes them up again, unless\n"
     "--stop-sandboxes is given. --store is where all nodes find all layers: a\n"
     "directory (a mount of 3FS, CephFS, MooseFS, NFS) or s3://BUCKET?endpoint=URL;\n"
-    "layers come from it when a key of this node or of FILE signed them. They are\n"
-    "read on demand, and N MiB (20480) of what was read stay here; 0: copied whole.\n"
+    "with ?at-rest=zstd, or &at-rest=zstd, data is compressed there. Layers come\n"
+    "from it when a key of this node or of FILE signed them. They are read on demand,\n"
+    "and N MiB (20480) of what was read stay here; 0: copied whole.\n"
     "What sandboxes read first is recorded in the store, and read ahead on nodes that\n"
-    "come later, unless --store-traces off. Layers that nothing\n"
-    "has held for N days (7) are removed; 0: by `dsec layer gc` alone.\n";
+    "come later, unless --store-traces off.\n"
+    "Layers that nothing has held for N days (7) are removed; 0: by `dsec layer gc` alone.\n";
 
 namespace {
 

@@ -10,8 +10,9 @@ namespace dsec::origin {
 
 // kData, kMetadata, kIndex and kLease are named by the SHA-256 of their bytes;
 // kManifest by the digest of the layer that it speaks of; kCondemned and kDeleting,
-// the marks of garbage collection (collection.h), by the object that they speak of; kTrace by the data object.
-enum class ObjectKind { kData, kMetadata, kIndex, kManifest, kLease, kCondemned, kDeleting, kTrace };
+// the marks of garbage collection (collection.h), by the object that they speak of;
+// kTrace and kPackedData (at_rest_origin.h) by the data object.
+enum class ObjectKind { kData, kMetadata, kIndex, kManifest, kLease, kCondemned, kDeleting, kTrace, kPackedData };
 
 struct ObjectName {
   ObjectKind kind = ObjectKind::kData;

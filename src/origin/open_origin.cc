@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "origin/at_rest_origin.h"
 #include "origin/s3_origin.h"
 
 namespace dsec::origin {
@@ -23,16 +24,13 @@ std::string take_parameter(std::string& url, const std::string& name) {
   return {};
 }
 
-}  // namespace
-
-DirectoryOrigin::Options directory_options(std::string url) {
-  DirectoryOrigin::Options options;
-  if (const std::string usrbio = take_parameter(url, "usrbio"); !usrbio.empty()) options.usrbio_library = usrbio == "off" ? "" : usrbio;
-  options.directory = std::move(url);
-  return options;
+Result<AtRest> form_of(const std::string& value) {
+  if (value.empty() || value == "plain") return AtRest::kPlain;
+  if (value == "zstd") return AtRest::kZstd;
+  return invalid_argument("at-rest is plain or zstd, not \"" + value + "\"");
 }
 
-Result<std::unique_ptr<Origin>> open_origin(const std::string& url, Deadline deadline) {
+Result<std::unique_ptr<Origin>> open_store(const std::string& url, Deadline deadline) {
   if (url.starts_with('/')) {
     DSEC_ASSIGN(std::unique_ptr<Origin> made, DirectoryOrigin::create(directory_options(url), deadline));
     return made;
@@ -41,6 +39,26 @@ Result<std::unique_ptr<Origin>> open_origin(const std::string& url, Deadline dea
   DSEC_ASSIGN(S3Location location, parse_s3_location(url));
   DSEC_ASSIGN(S3Credentials credentials, read_s3_credentials(location.credentials_file));
   return std::unique_ptr<Origin>(std::make_unique<S3Origin>(S3Origin::Options{.client = {std::move(location), std::move(credentials)}}));
+}
+
+}  // namespace
+
+std::string without_form(std::string url) {
+  (void)take_parameter(url, "at-rest");
+  return url;
+}
+
+DirectoryOrigin::Options directory_options(std::string url) {
+  DirectoryOrigin::Options options;
+  if (const std::string usrbio = take_parameter(url, "usrbio"); !usrbio.empty()) options.usrbio_library = usrbio == "off" ? "" : usrbio;
+  options.directory = std::move(url);
+  return options;
+}
+
+Result<std::unique_ptr<Origin>> open_origin(std::string url, Deadline deadline) {
+  DSEC_ASSIGN(const AtRest form, form_of(take_parameter(url, "at-rest")));
+  DSEC_ASSIGN(std::unique_ptr<Origin> store, open_store(url, deadline));
+  return std::unique_ptr<Origin>(std::make_unique<AtRestOrigin>(std::move(store), form));
 }
 
 }  // namespace dsec::origin

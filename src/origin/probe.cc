@@ -66,7 +66,8 @@ std::vector<ProbeRow> probe_origin(const std::string& url, Deadline deadline) {
   return out;
 }
 
-Result<std::vector<ProbeRow>> probe_store(const std::string& url, const std::string& second, Deadline deadline) {
+Result<std::vector<ProbeRow>> probe_store(const std::string& address, const std::string& second, Deadline deadline) {
+  const std::string url = without_form(address);  // what the store itself does is the question
   if (url.starts_with('/')) return probe_directory(url, second, deadline);
   if (!second.empty()) return invalid_argument("a second path is of a directory, not of a bucket");
   return probe_bucket(url, deadline);

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "origin/at_rest_origin.h"
 #include "origin/directory_origin.h"
 #include "origin/memory_origin.h"
 #include "origin/open_origin.h"
@@ -22,6 +23,35 @@ class MemoryFixture final : public OriginFixture {
 
  private:
   MemoryOrigin origin_;
+};
+
+// The same, as a store that keeps data compressed: each node of another setting.
+class MixedFormsFixture final : public OriginFixture {
+ public:
+  MixedFormsFixture() : origin_(std::make_unique<Borrowed>(store_), AtRest::kZstd), other_(std::make_unique<Borrowed>(store_), AtRest::kPlain) {}
+  Origin& origin() override { return origin_; }
+  Origin& other() override { return other_; }
+  void replace(const ObjectName& name, const std::string& bytes) override {
+    if (name.kind == ObjectKind::kData) (void)store_.remove({ObjectKind::kPackedData, name.hex}, Deadline::in(std::chrono::seconds(1)));
+    store_.replace(name, bytes);
+  }
+
+ private:
+  class Borrowed final : public Origin {
+   public:
+    explicit Borrowed(Origin& store) : store_(store) {}
+    Result<std::unique_ptr<Object>> open(const ObjectName& name, Deadline deadline) override { return store_.open(name, deadline); }
+    Result<void> publish(const ObjectName& name, const Content& content, Deadline deadline) override { return store_.publish(name, content, deadline); }
+    Result<ObjectList> list(const std::string& after, std::size_t limit, Deadline deadline) override { return store_.list(after, limit, deadline); }
+    Result<void> remove(const ObjectName& name, Deadline deadline) override { return store_.remove(name, deadline); }
+    std::string description() const override { return store_.description(); }
+
+   private:
+    Origin& store_;
+  };
+  MemoryOrigin store_;
+  AtRestOrigin origin_;
+  AtRestOrigin other_;
 };
 
 // A folder below each of two mounts of one file system, or twice the same.
@@ -100,6 +130,7 @@ inline void add_engines(std::vector<OriginCase>& cases) {
 inline std::vector<OriginCase> origin_cases() {
   std::vector<OriginCase> cases = {
       {"memory", [] { return std::make_unique<MemoryFixture>(); }},
+      {"mixed_forms", [] { return std::make_unique<MixedFormsFixture>(); }},
       {"directory", [] { return std::make_unique<DirectoryFixture>("/var/tmp", "/var/tmp"); }},
   };
   add_engines(cases);

@@ -160,6 +160,25 @@ def test_a_spoiled_answer_is_asked_for_again_and_never_believed(spoiled, fault):
     pair.taker.api.must("DELETE", "/v1/layers/taken:1")
 
 
+def test_a_bucket_of_compressed_data_is_read_and_spoiled_frames_are_not_believed(bucket):
+    proxy = FaultProxy(bucket.port).start()
+    form = "&at-rest=zstd"
+    pair = Pair(bucket.url(prefix="/zstd") + form, bucket.url(proxy.endpoint, prefix="/zstd"))
+    try:
+        digest = pair.made("zstd")
+        assert list((bucket.files / "zstd").rglob("*.dataz")) and not list((bucket.files / "zstd").rglob("*.data"))
+        proxy.spoil("wrong")
+        code, said, _ = pair.fetch(digest)
+        assert code == 1 and proxy.spoiled > 0 and not pair.left(), said
+        proxy.spoil(None)
+        code, said, _ = pair.fetch(digest)
+        assert code == 0 and pair.intact(digest), said
+    finally:
+        proxy.spoil(None)
+        pair.close()
+        proxy.close()
+
+
 def test_a_server_that_hangs_is_given_up(spoiled):
     pair, proxy = spoiled
     digest = pair.made("hang")
