@@ -9,13 +9,7 @@ namespace dsec::origin {
 
 namespace {
 
-struct Head {
-  char magic[8];
-  std::uint32_t chunk_bytes;
-  std::uint32_t entries;
-  std::uint64_t object_bytes;
-};
-static_assert(sizeof(Head) == 24 && sizeof(Touch) == 16 && std::endian::native == std::endian::little);
+static_assert(sizeof(Touch) == 16 && std::endian::native == std::endian::little);
 constexpr std::string_view kMagic = "DSECTRC1";
 
 }  // namespace
@@ -32,15 +26,12 @@ std::uint64_t pages_of(std::uint64_t chunk, std::uint64_t offset, std::uint64_t 
 
 Result<AccessTrace> AccessTrace::parse(std::string_view bytes, std::uint64_t object_bytes) {
   const auto wrong = [](const char* what) { return Error(ErrorCode::kDataFault, std::string("access trace: ") + what); };
-  Head head{};
-  if (bytes.size() < sizeof head) return wrong("too short");
-  std::memcpy(&head, bytes.data(), sizeof head);
-  if (std::string_view(head.magic, sizeof head.magic) != kMagic) return wrong("it is none");
-  if (head.chunk_bytes != ChunkIndex::kChunkBytes) return wrong("of a form that is not known");
+  DSEC_ASSIGN(const ChunkedHead head, parse_head(bytes, kMagic, "access trace"));
   if (head.object_bytes != object_bytes) return wrong("of another object");
-  if (head.entries > kMaxTouches || bytes.size() != sizeof head + head.entries * sizeof(Touch)) return wrong("its length does not fit its entries");
-  std::vector<Touch> touches(head.entries);
-  if (head.entries > 0) std::memcpy(touches.data(), bytes.data() + sizeof head, head.entries * sizeof(Touch));
+  bytes.remove_prefix(ChunkedHead::kBytes);
+  if (head.number > kMaxTouches || bytes.size() != head.number * sizeof(Touch)) return wrong("its length does not fit its entries");
+  std::vector<Touch> touches(head.number);
+  if (!touches.empty()) std::memcpy(touches.data(), bytes.data(), bytes.size());
   std::unordered_set<std::uint32_t> seen;
   std::uint32_t last_ms = 0;
   for (const Touch& touch : touches) {
@@ -54,9 +45,7 @@ Result<AccessTrace> AccessTrace::parse(std::string_view bytes, std::uint64_t obj
 }
 
 std::string AccessTrace::bytes() const {
-  Head head{.chunk_bytes = ChunkIndex::kChunkBytes, .entries = static_cast<std::uint32_t>(touches_.size()), .object_bytes = object_bytes_};
-  std::memcpy(head.magic, kMagic.data(), sizeof head.magic);
-  std::string out(reinterpret_cast<const char*>(&head), sizeof head);
+  std::string out = to_bytes(kMagic, {.number = static_cast<std::uint32_t>(touches_.size()), .object_bytes = object_bytes_});
   out.append(reinterpret_cast<const char*>(touches_.data()), touches_.size() * sizeof(Touch));
   return out;
 }

@@ -15,6 +15,7 @@
 
 #include "base/result.h"
 #include "origin/chunk_index.h"
+#include "origin/chunked_head.h"
 
 namespace dsec::origin {
 
@@ -29,7 +30,7 @@ class AccessTrace {
  public:
   static constexpr std::size_t kPageBytes = 4096;
   static constexpr std::size_t kMaxTouches = 1 << 16;  // of an object: 16 GiB that were touched
-  static constexpr std::size_t kMaxBytes = 24 + kMaxTouches * 16;
+  static constexpr std::size_t kMaxBytes = ChunkedHead::kBytes + kMaxTouches * sizeof(Touch);
   static_assert(ChunkIndex::kChunkBytes / kPageBytes == 64);
 
   // `touches` are as the form wants them, and at most kMaxTouches.

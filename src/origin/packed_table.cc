@@ -1,20 +1,12 @@
 #include "origin/packed_table.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
 namespace dsec::origin {
 
 namespace {
 
-struct Head {
-  char magic[8];
-  std::uint32_t chunk_bytes;
-  std::uint32_t reserved;
-  std::uint64_t object_bytes;
-};
-static_assert(sizeof(Head) == PackedTable::kHeadBytes && std::endian::native == std::endian::little);
 constexpr std::string_view kMagic = "DSECZST1";
 constexpr std::uint64_t kChunk = ChunkIndex::kChunkBytes;
 constexpr std::uint64_t kMaxObject = 8ull << 40;  // of a table of 128 MiB
@@ -25,18 +17,15 @@ std::uint64_t chunks_of(std::uint64_t object_bytes) { return (object_bytes + kCh
 std::uint64_t size_in(std::uint64_t object_bytes, std::uint64_t chunk) { return std::min(kChunk, object_bytes - chunk * kChunk); }
 
 Result<std::uint64_t> announced_bytes(std::string_view bytes) {
-  Head head{};
-  if (bytes.size() < sizeof head) return wrong("too short");
-  std::memcpy(&head, bytes.data(), sizeof head);
-  if (std::string_view(head.magic, sizeof head.magic) != kMagic) return wrong("it is none");
-  if (head.chunk_bytes != kChunk || head.reserved != 0) return wrong("of a form that is not known");
+  DSEC_ASSIGN(const ChunkedHead head, parse_head(bytes, kMagic, "compressed data"));
+  if (head.number != 0) return wrong("of a form that is not known");
   if (head.object_bytes > kMaxObject) return wrong("of too large an object");
   return head.object_bytes;
 }
 
 }  // namespace
 
-std::uint64_t PackedTable::bytes_for(std::uint64_t object_bytes) { return kHeadBytes + chunks_of(object_bytes) * sizeof(std::uint32_t); }
+std::uint64_t PackedTable::bytes_for(std::uint64_t object_bytes) { return ChunkedHead::kBytes + chunks_of(object_bytes) * sizeof(std::uint32_t); }
 
 Result<std::uint64_t> PackedTable::table_bytes(std::string_view head, std::uint64_t packed_bytes) {
   DSEC_ASSIGN(const std::uint64_t object_bytes, announced_bytes(head));
@@ -49,7 +38,7 @@ Result<PackedTable> PackedTable::parse(std::string_view bytes, std::uint64_t pac
   DSEC_ASSIGN(const std::uint64_t object_bytes, announced_bytes(bytes));
   if (bytes.size() != bytes_for(object_bytes)) return wrong("its table's length does not fit the object's");
   std::vector<std::uint32_t> lengths(chunks_of(object_bytes));
-  if (!lengths.empty()) std::memcpy(lengths.data(), bytes.data() + kHeadBytes, lengths.size() * sizeof(std::uint32_t));
+  if (!lengths.empty()) std::memcpy(lengths.data(), bytes.data() + ChunkedHead::kBytes, lengths.size() * sizeof(std::uint32_t));
   for (std::uint64_t chunk = 0; chunk < lengths.size(); ++chunk)
     if (lengths[chunk] == 0 || lengths[chunk] > size_in(object_bytes, chunk)) return wrong("a frame has a length that none has");
   PackedTable table(object_bytes, lengths);
@@ -64,9 +53,7 @@ PackedTable::PackedTable(std::uint64_t object_bytes, const std::vector<std::uint
 }
 
 std::string PackedTable::bytes() const {
-  Head head{.chunk_bytes = ChunkIndex::kChunkBytes, .object_bytes = object_bytes_};
-  std::memcpy(head.magic, kMagic.data(), sizeof head.magic);
-  std::string out(reinterpret_cast<const char*>(&head), sizeof head);
+  std::string out = to_bytes(kMagic, {.object_bytes = object_bytes_});
   for (std::uint64_t chunk = 0; chunk < chunks(); ++chunk) {
     const auto length = static_cast<std::uint32_t>(length_of(chunk));
     out.append(reinterpret_cast<const char*>(&length), sizeof length);

@@ -17,13 +17,13 @@
 
 #include "base/result.h"
 #include "origin/chunk_index.h"
+#include "origin/chunked_head.h"
 
 namespace dsec::origin {
 
 class PackedTable {
  public:
-  static constexpr std::size_t kHeadBytes = 24;
-  // Of what the first kHeadBytes announce. kDataFault when that does not fit
+  // Of what the first ChunkedHead::kBytes announce. kDataFault when that does not fit
   // into an object of `packed_bytes`.
   static Result<std::uint64_t> table_bytes(std::string_view head, std::uint64_t packed_bytes);
   static std::uint64_t bytes_for(std::uint64_t object_bytes);
