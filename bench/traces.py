@@ -23,7 +23,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "sdk" / "python")]
 from support import images          # noqa: E402
 from support.server import BIN, Server  # noqa: E402
 
-PATHS = ["usr/bin", "usr/sbin", "usr/lib", "usr/include", "usr/libexec", "etc/alternatives", "etc/ld.so.cache", "etc/passwd"]
+PATHS = ["usr/bin", "usr/lib/python3", "usr/lib/python3.11", "usr/lib/gcc", "usr/lib/x86_64-linux-gnu", "usr/include", "etc/alternatives", "etc/ld.so.cache", "etc/passwd"]
 LINKS = {"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr/lib64"}
 JOB = """set -e
 python3 -c 'import asyncio, email, http.server, json, sqlite3, ssl, unittest, xml.etree.ElementTree'

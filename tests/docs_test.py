@@ -95,3 +95,9 @@ def test_a_documented_command_exists(verb):
         pytest.skip("dsec is not built")
     result = subprocess.run([program, *filter(None, verb), "--help"], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=20)
     assert result.returncode == 0, result.stderr[-300:]
+
+
+def test_every_end_to_end_file_is_run_by_a_stage():
+    stages = (ROOT / "tests" / "runner" / "stages.py").read_text()
+    forgotten = [path.name for path in sorted((ROOT / "tests" / "e2e").glob("*_test.py")) if f"tests/e2e/{path.name}" not in stages]
+    assert not forgotten

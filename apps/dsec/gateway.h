@@ -14,6 +14,14 @@ class InProcessGateway final : public apiserver::EdgeGateway {
     edge::CreateCommand command{std::move(c.principal), std::move(c.spec), std::move(c.layers), std::move(c.idempotency_key), c.wait};
     co_return co_await edge_.create(std::move(command));
   }
+  Result<model::Sandbox> find(const model::Principal& principal, const std::string& ref) const override {
+    DSEC_ASSIGN(const std::shared_ptr<edge::LiveSandbox> sandbox, edge_.find(principal, ref));
+    return sandbox->view();
+  }
+  net::asio::awaitable<Result<model::LayerRecord>> pack(apiserver::PackCommand c) override {
+    edge::PackCommand command{std::move(c.principal), std::move(c.ref), std::move(c.options), std::move(c.cancelled)};
+    co_return co_await edge_.pack(std::move(command));
+  }
   net::asio::awaitable<Result<Page>> list(model::Principal principal, apiserver::ListQuery q) override {
     DSEC_CO_ASSIGN(edge::SandboxPage page, co_await edge_.list(std::move(principal), {q.selector, q.state, q.limit, q.cursor}));
     co_return Page{std::move(page.items), std::move(page.next_cursor)};
@@ -45,7 +53,7 @@ class InProcessGateway final : public apiserver::EdgeGateway {
   std::uint64_t last_event() const override { return edge_.last_event(); }
   placement::EdgeLoad load() const override {
     const edge::EdgeLoad load = edge_.load();
-    return {load.node, load.accepting, load.backends, load.sandboxes, load.most_sandboxes, load.memory_mb, load.most_memory_mb};
+    return {load.node, load.accepting, load.backends, std::string(model::node_architecture()), load.sandboxes, load.most_sandboxes, load.memory_mb, load.most_memory_mb};
   }
   std::string node_json() const override { return edge_.node_json(); }
 

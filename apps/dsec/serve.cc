@@ -22,6 +22,7 @@
 #include "gateway.h"
 #include "net/http_server.h"
 #include "openapi_text.h"
+#include "registry_dial.h"
 #include "serve_options.h"
 #include "store_access.h"
 #include "store/sqlite_store.h"
@@ -110,11 +111,14 @@ Result<void> build(Node& node) {
   DSEC_TRY(exchange_layers(node.shared, *node.layers, node.on_demand.get()));
   std::error_code failed;
   const std::string self = fs::read_symlink("/proc/self/exe", failed);
-  DSEC_ASSIGN(node.importer, image::Importer::create({.work_directory = data + "/import", .helper = self}, *node.layers));
+  DSEC_ASSIGN(node.importer, image::Importer::create({.work_directory = data + "/import",
+                                                       .helper = self,
+                                                       .registries = {.allowed = node.options.registries, .dial = dial_registry}},
+                                                      *node.layers));
   DSEC_ASSIGN(node.store, store::open_sqlite_store(data + "/dsec.db"));
   node.resolver = std::make_unique<edge::SystemResolver>();
   edge::Edge::Parts parts{node.io, node.clock, node.random, {{"container", node.containers.get()}}, node.layers.get(), *node.uppers, *node.resolver,
-                          node.store.get(), node.data_faults.get()};
+                          node.store.get(), node.data_faults.get(), node.importer.get()};
   edge::Edge::Options edge_options;
   edge_options.data_directory = data;
   DSEC_ASSIGN(node.edge, edge::Edge::open(parts, edge_options));
@@ -132,6 +136,9 @@ Result<void> build(Node& node) {
   server.openapi_json = kOpenApiJson;
   if (node.options.gc_days != 0) server.garbage.condemn_after = std::chrono::hours(24 * node.options.gc_days);
   if (node.on_demand) server.store_stats = stored::folders_of(data).state + "/stats.json";
+  if (!node.options.residue_rules.empty()) {
+    DSEC_ASSIGN(server.residue, image::read_residue_rules(node.options.residue_rules));
+  }
   node.api = std::make_unique<apiserver::ApiServer>(
       apiserver::ServerParts{node.io, node.clock, node.random, *node.catalogue, *node.gateway, *node.layers, *node.importer, *node.imports, *node.pool,
                               node.shared.exchange.get()}, server);

@@ -10,8 +10,9 @@ const char kServeUsage[] =
     "usage: dsec serve [--listen ADDRESS:PORT] [--data-dir DIR] [--ready-file FILE]\n"
     "                  [--store URL [--store-trust FILE] [--sync-store NAME=URL]...\n"
     "                   [--store-cache-mb N] [--store-traces on|off]]\n"
-    "                  [--gc-days N] [--stop-sandboxes] [--port-domain DOMAIN]\n"
-    "                  [--insecure] [--no-v1]\n"
+    "                  [--allow-registry [http://]HOST[:PORT]]... [--gc-days N]\n"
+    "                  [--residue-rules FILE] [--stop-sandboxes]\n"
+    "                  [--port-domain DOMAIN] [--insecure] [--no-v1]\n"
     "                  [--log-format text|json] [--log-level debug|info|warning|error]\n"
     "\n"
     "One node without configuration: http://127.0.0.1:7780, data in /var/lib/dsec.\n"
@@ -23,7 +24,10 @@ const char kServeUsage[] =
     "and N MiB (20480) of what was read stay here; 0: copied whole.\n"
     "What sandboxes read first is recorded in the store, and read ahead on nodes that\n"
     "come later, unless --store-traces off.\n"
-    "Layers that nothing has held for N days (7) are removed; 0: by `dsec layer gc` alone.\n";
+    "Layers that nothing has held for N days (7) are removed; 0: by `dsec layer gc` alone.\n"
+    "No layer is packed in which a text of --residue-rules is found: lines NAME TEXT.\n"
+    "Images are pulled from the registries that --allow-registry names, hosts that\n"
+    "they redirect to included, and from no others; http:// is for one without TLS.\n";
 
 namespace {
 
@@ -90,8 +94,13 @@ Result<ServeOptions> parse_serve_options(int argc, char** argv) {
       out.store_traces = value == "on";
     } else if (flag == "--store-trust") {
       out.store_trust = std::filesystem::absolute(std::string(value));
+    } else if (flag == "--residue-rules") {
+      out.residue_rules = std::filesystem::absolute(std::string(value));
     } else if (flag == "--sync-store") {
       DSEC_TRY(parse_sync_store(value, out));
+    } else if (flag == "--allow-registry") {
+      DSEC_ASSIGN(image::AllowedRegistry allowed, image::parse_allowed_registry(value));
+      out.registries.push_back(std::move(allowed));
     } else if (flag == "--port-domain") {
       out.port_domain = value;
     } else if (flag == "--log-format") {

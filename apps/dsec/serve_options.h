@@ -3,9 +3,11 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "base/log.h"
 #include "base/result.h"
+#include "image/registry_reference.h"
 
 namespace dsec {
 
@@ -21,6 +23,8 @@ struct ServeOptions {
   std::string store_trust;  // file of public keys whose layers are taken from it
   std::map<std::string, std::string> sync_stores;  // further ones, by name
   unsigned gc_days = 7;  // after which an unused layer is condemned; 0: only when `dsec layer gc` is called
+  std::string residue_rules;  // file of texts that no packed layer may hold; "" = none
+  std::vector<image::AllowedRegistry> registries;  // that images may be pulled from
   bool stop_sandboxes = false;
   bool insecure = false;
   bool use_v1 = true;

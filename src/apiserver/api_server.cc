@@ -29,8 +29,10 @@ bool allows(Access access, const model::Principal& principal) {
     case Access::kOpen:
     case Access::kViewer:
       return true;
-    case Access::kMember:
+    case Access::kRuntime:
       return principal.role != model::Role::kViewer;
+    case Access::kBuilder:
+      return principal.builds();
     case Access::kAdmin:
       return principal.role == model::Role::kAdmin;
     case Access::kOperator:

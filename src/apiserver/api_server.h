@@ -46,6 +46,7 @@ struct ServerOptions {
   std::string openapi_json;
   image::GarbagePolicy garbage;  // unless a call says otherwise
   std::string store_stats;  // file of dsec-stored's numbers; "" = there is none
+  std::vector<image::ResidueRule> residue;  // of the operator, for every pack
 };
 
 class ApiServer;
@@ -60,8 +61,8 @@ struct Call {
 
 using Handler = asio::awaitable<Result<void>> (*)(ApiServer&, Call&);
 
-// kAdmin: of a project, over itself. kOperator: the default project's admin, over the node.
-enum class Access { kOpen, kViewer, kMember, kAdmin, kOperator };
+// From which role on (model/principal.h). kOperator: the default project's admin, over the node.
+enum class Access { kOpen, kViewer, kRuntime, kBuilder, kAdmin, kOperator };
 
 struct Route {
   const char* method;

@@ -21,6 +21,12 @@ bool is_name(std::string_view text) {
   return !text.empty() && text.size() <= 63 && text[0] != '-' && text[0] != '_' && std::all_of(text.begin(), text.end(), fits);
 }
 
+bool may_name(const model::Principal& who, const store::Ref& ref) {
+  const bool own = ref.project == who.project;
+  if (ref.quarantined || ref.kind == store::RefKind::kVerifier) return own && who.builds();
+  return own || ref.project == kDefaultProject;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Catalogue>> Catalogue::open(store::Store& store, sys::WorkerPool& pool, const Clock& clock, Random& random) {
@@ -145,24 +151,24 @@ asio::awaitable<Result<void>> Catalogue::create_project(store::Project project) 
   co_return Result<void>();
 }
 
-Result<store::Ref> Catalogue::find_ref(const std::string& project, store::RefKind kind, const std::string& text) const {
+Result<store::Ref> Catalogue::find_ref(const model::Principal& who, store::RefKind kind, const std::string& text) const {
   DSEC_ASSIGN(const model::RefName ref, model::parse_ref(text));
-  for (const std::string& owner : {project, std::string(kDefaultProject)})
-    if (const auto found = refs_.find({owner, kind, ref.name, ref.tag}); found != refs_.end()) return found->second;
+  for (const std::string& owner : {who.project, std::string(kDefaultProject)})
+    if (const auto found = refs_.find({owner, kind, ref.name, ref.tag}); found != refs_.end() && may_name(who, found->second)) return found->second;
   return Error(ErrorCode::kNotFound, "no " + std::string(store::to_string(kind)) + " " + ref.text() + "; import it first");
 }
 
-std::vector<store::Ref> Catalogue::refs(const std::string& project) const {
+std::vector<store::Ref> Catalogue::refs(const model::Principal& who) const {
   std::vector<store::Ref> out;
   for (const auto& [key, ref] : refs_)
-    if (ref.project == project || ref.project == kDefaultProject) out.push_back(ref);
+    if (may_name(who, ref)) out.push_back(ref);
   return out;
 }
 
-bool Catalogue::may_read(const std::string& project, const std::string& digest) const {
-  for (const auto& [key, ref] : refs_)
-    if ((ref.project == project || ref.project == kDefaultProject) && std::find(ref.layers.begin(), ref.layers.end(), digest) != ref.layers.end()) return true;
-  return false;
+bool Catalogue::may_read(const model::Principal& who, const std::string& digest) const {
+  return std::any_of(refs_.begin(), refs_.end(), [&](const auto& entry) {
+    return may_name(who, entry.second) && std::find(entry.second.layers.begin(), entry.second.layers.end(), digest) != entry.second.layers.end();
+  });
 }
 
 bool Catalogue::is_referenced(const std::string& digest) const {

@@ -47,13 +47,13 @@ class Catalogue {
   bool has_project(const std::string& name) const { return projects_.contains(name); }
   asio::awaitable<Result<void>> create_project(store::Project project);
 
-  // The project's own ref, else the default project's.
-  Result<store::Ref> find_ref(const std::string& project, store::RefKind kind, const std::string& text) const;
-  // What the project may name: its own refs and the default project's.
-  std::vector<store::Ref> refs(const std::string& project) const;
-  // A digest is a name, not a right: a project reads the layers that a ref of its own or
-  // of the default project names.
-  bool may_read(const std::string& project, const std::string& digest) const;
+  // What somebody may name: refs of his project and of the default one. Those in
+  // quarantine and those of verifiers are for builders of their project alone.
+  std::vector<store::Ref> refs(const model::Principal& who) const;
+  // His project's own ref, else the default project's.
+  Result<store::Ref> find_ref(const model::Principal& who, store::RefKind kind, const std::string& text) const;
+  // A digest is a name, not a right: he reads the layers that a ref names which he may name.
+  bool may_read(const model::Principal& who, const std::string& digest) const;
   bool is_referenced(const std::string& digest) const;
   // Of every project.
   std::vector<store::Ref> all_refs() const;

@@ -2,10 +2,13 @@
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
+#include <atomic>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "image/importer.h"
 #include "model/principal.h"
 #include "model/sandbox.h"
 #include "model/service.h"
@@ -22,6 +25,13 @@ struct CreateCommand {
   Duration wait = std::chrono::seconds(30);
 };
 
+struct PackCommand {
+  model::Principal principal;
+  std::string ref;
+  image::PackOptions options;  // what the edge does not know itself; on_progress is called on any thread
+  std::shared_ptr<std::atomic<bool>> cancelled;
+};
+
 struct ListQuery {
   std::string selector;
   std::string state;  // "" = every state but ended; "all"; or one state
@@ -35,6 +45,10 @@ class EdgeGateway {
   // Returns when the sandbox runs, has failed (the error says why) or `wait` has passed
   // (the sandbox's state tells). The same idempotency key gives the same sandbox for 24 h.
   virtual net::asio::awaitable<Result<model::Sandbox>> create(CreateCommand command) = 0;
+  // The sandbox of an id, a unique id prefix or a name, while its edge remembers it.
+  virtual Result<model::Sandbox> find(const model::Principal& principal, const std::string& ref) const = 0;
+  // What a running sandbox has written, as a new layer.
+  virtual net::asio::awaitable<Result<model::LayerRecord>> pack(PackCommand command) = 0;
   struct Page {
     std::vector<model::Sandbox> items;
     std::string next_cursor;

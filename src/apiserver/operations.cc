@@ -132,6 +132,10 @@ boost::json::value to_json(const Operation& operation) {
                            {{"stage", operation.progress.stage},
                             {"done_bytes", operation.progress.done_bytes},
                             {"total_bytes", operation.progress.total_bytes}}}};
+  if (operation.progress.layer != 0) {
+    out["progress"].get_object()["layer"] = operation.progress.layer;
+    out["progress"].get_object()["layers"] = operation.progress.layers;
+  }
   if (operation.result) out["result"] = *operation.result;
   if (operation.error) {
     const ErrorTraits& of = traits(operation.error->code());

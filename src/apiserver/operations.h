@@ -27,6 +27,8 @@ struct OperationProgress {
   std::string stage;
   std::uint64_t done_bytes = 0;
   std::uint64_t total_bytes = 0;
+  std::uint64_t layer = 0;   // of an image: the one at work, from 1; 0 = none
+  std::uint64_t layers = 0;
 };
 
 // Touched on the event loop only, but for `cancelled`.

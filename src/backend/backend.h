@@ -39,6 +39,13 @@ struct Rootfs {
   WritableLayer upper;
 };
 
+// What a sandbox has written, for somebody who reads it: the upper of its overlay.
+struct WrittenTree {
+  sys::Fd directory;           // open for reading, on a read-only mount of its own
+  std::uint32_t first_id = 0;  // the host's number of the sandbox's id 0
+  std::uint32_t ids = 0;       // how many there are
+};
+
 struct LaunchSpec {
   std::string id;
   std::string hostname;
@@ -128,8 +135,13 @@ class Instance {
   virtual std::unique_ptr<Operation> first_operation() = 0;
   // Finds the operation of an adopted sandbox again, by its record().
   virtual Result<std::unique_ptr<Operation>> find_operation(const std::string& record) = 0;
+  // Every process of the payload stands when it returns; after an error it runs.
+  // Frozen time is told by frozen_usec(). thaw() is idempotent.
   virtual Result<void> freeze(Deadline deadline) = 0;
   virtual Result<void> thaw(Deadline deadline) = 0;
+  // `upper` as it was lent to launch(). What is read is one state while the payload
+  // is frozen; the tree can be read after the end too, until it is closed.
+  virtual Result<WrittenTree> open_written(const WritableLayer& upper) = 0;
   virtual Result<Usage> usage() = 0;
   virtual Result<EndEvidence> evidence() = 0;
   // Kills everything and removes what the backend made. Idempotent, works in

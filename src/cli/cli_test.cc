@@ -65,6 +65,12 @@ Result<void> unpack(const std::string& bytes, const std::string& directory, std:
   return reader.finish();
 }
 
+TEST(ImportSourceTest, CallsAPulledImageAsTheRegistryDoes) {
+  EXPECT_EQ(name_of_reference("registry.example/debian"), "debian:latest");
+  EXPECT_EQ(name_of_reference("127.0.0.1:5000/team/app:v1"), "team/app:v1");
+  EXPECT_EQ(name_of_reference("localhost/app@sha256:00"), "app:latest");
+}
+
 TEST(UnitsTextTest, ReadsDurationsAsPeopleWriteThem) {
   EXPECT_EQ(parse_seconds("90").value(), 90);
   EXPECT_EQ(parse_seconds("2h30m").value(), 9000);

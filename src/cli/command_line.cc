@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 
+#include "cli/import_source.h"
 #include "cli/completion.h"
 #include "cli/main.h"
 #include "cli/verbs.h"
@@ -74,6 +75,7 @@ class CommandLine {
     sub->add_option("--base", o.base, "Base layer, in place of --image");
     sub->add_option("--workspace", o.workspace, "Workspace layer");
     sub->add_option("--toolkit", o.toolkits, "Toolkit layer; can be given again")->expected(1)->take_all()->allow_extra_args(false);
+    sub->add_option("--diff", o.diffs, "Layer packed from a sandbox, above the others; can be given again")->expected(1)->take_all()->allow_extra_args(false);
     sub->add_option("--name", o.name, "Name, unique among the project's live sandboxes");
     sub->add_option("--label", o.labels, "NAME=VALUE; can be given again")->allow_extra_args(false);
     sub->add_option("--memory", o.memory, "Memory limit (512m, 4g)");
@@ -125,6 +127,7 @@ class CommandLine {
   LayerVerifyOptions layer_verify_;
   CollectOptions collect_;
   ImportVerbOptions import_;
+  PackVerbOptions pack_;
   ServiceAddOptions service_;
   std::vector<std::string> refs_;
   std::string ref_, exec_id_, text_, second_, user_, owner_, signal_ = "TERM", wait_, selector_;
@@ -166,6 +169,15 @@ void CommandLine::add_sandboxes() {
   CLI::App* inspect = verb("inspect", "Everything about sandboxes, as JSON", [this](Context& c) { return inspect_verb(c, refs_, text_); });
   inspect->add_option("sandbox", refs_, "Id, unique id prefix or name")->required();
   inspect->add_option("--format", text_, "As '{id} {state}'");
+
+  CLI::App* pack = verb("pack", "Make a layer of what a sandbox has written; it stands still while that is read", [this](Context& c) { return pack_verb(c, ref_, pack_); });
+  pack->add_option("sandbox", ref_)->required();
+  pack->add_option("name", pack_.name, "NAME:TAG of the layer, in quarantine until it is promoted")->required();
+  pack->add_option("--kind", pack_.kind, "diff, workspace or toolkit (diff)")->check(CLI::IsMember({"diff", "workspace", "toolkit"}));
+  pack->add_option("--remove", pack_.remove, "Pattern of paths to leave out; can be given again")->allow_extra_args(false);
+  pack->add_option("--allow", pack_.allow, "Pattern of paths where residue may stay; can be given again")->allow_extra_args(false);
+  pack->add_flag("-q,--quiet", pack_.quiet, "Print the digest only");
+  pack->add_flag("--json", pack_.json, "The whole record");
 
   CLI::App* stats = verb("stats", "CPU, memory and processes of sandboxes", [this](Context& c) { return stats_verb(c, refs_, listing_); });
   stats->add_option("sandbox", refs_, "Default: all that run");
@@ -267,7 +279,7 @@ void CommandLine::add_files() {
 void CommandLine::add_images() {
   for (const bool layers : {false, true}) {
     const std::string collection = layers ? "layers" : "images";
-    CLI::App* parent = layers ? family("layer", "Layers: bases, workspaces and toolkits") : family("image", "Images: what sandboxes start from");
+    CLI::App* parent = layers ? family("layer", "Layers: bases, workspaces, toolkits, diffs and verifiers") : family("image", "Images: what sandboxes start from");
     CLI::App* add = verb("import", layers ? "Import a layer" : "Import a base image", [this, collection](Context& c) {
       import_.collection = collection;
       return import_verb(c, import_);
@@ -277,13 +289,30 @@ void CommandLine::add_images() {
                     "Directory, tar (plain, gz, zst, xz; - for standard input), oci:PATH, docker-archive:PATH, docker://REF or debian:SUITE[,PACKAGE...]")
         ->required();
     if (layers) {
-      add->add_option("--kind", import_.kind, "base, workspace or toolkit")->required()->check(CLI::IsMember({"base", "workspace", "toolkit"}));
+      add->add_option("--kind", import_.kind, "base, workspace, toolkit or verifier")->required()->check(CLI::IsMember({"base", "workspace", "toolkit", "verifier"}));
       add->add_option("--at", import_.at, "Where it stands inside (/work/project)");
     }
     add->add_option("--owner", import_.owner, "UID:GID in place of a directory's own owners (0:0)");
     add->add_option("--profile", import_.profile, "lz4: small; plain: can be mapped by virtual machines without a second copy (lz4)")->check(CLI::IsMember({"plain", "lz4"}));
+    add->add_option("--authfile", import_.authfile, "Credentials for docker://, as `skopeo login` writes them; the server forgets them");
+    add->add_option("--architecture", import_.architecture, "Which image of an OCI layout or registry, as OCI calls it: arm64 (the node's)");
     add->add_flag("-q,--quiet", import_.quiet, "Print the digest only");
     add->add_flag("--json", import_.json, "The whole record");
+    if (!layers) {
+      CLI::App* pull = verb("pull", "Import a base image from a registry", [this](Context& c) {
+        import_.collection = "images";
+        import_.source = "docker://" + text_;
+        if (import_.name.empty()) import_.name = name_of_reference(text_);
+        return import_verb(c, import_);
+      }, parent);
+      pull->add_option("reference", text_, "REGISTRY/NAME:TAG or REGISTRY/NAME@sha256:DIGEST")->required();
+      pull->add_option("--name", import_.name, "NAME:TAG to call it here (as there, without the registry)");
+      pull->add_option("--authfile", import_.authfile, "Credentials, as `skopeo login` writes them; the server forgets them");
+      pull->add_option("--profile", import_.profile, "lz4 or plain (lz4)")->check(CLI::IsMember({"plain", "lz4"}));
+      pull->add_option("--architecture", import_.architecture, "As OCI calls it: arm64 (the node's)");
+      pull->add_flag("-q,--quiet", import_.quiet, "Print the digest only");
+      pull->add_flag("--json", import_.json, "The whole record");
+    }
     CLI::App* ls = verb("ls", layers ? "List them, or the files in one" : "List them", [this, collection](Context& c) {
       return ref_.empty() ? catalogue_ls_verb(c, collection, listing_) : layer_files_verb(c, ref_, text_.empty() ? "/" : text_, recursive_, listing_);
     }, parent);
@@ -328,6 +357,10 @@ void CommandLine::add_layer_contents(CLI::App* parent) {
   sync->add_option("ref", refs_, "Names or digests");
   sync->add_flag("--all", layer_verify_.all, "Every layer that has a name");
   sync->add_option("--to", text_, "Into another store, by the name that `dsec serve --sync-store` gave it");
+  CLI::App* promote = verb("promote", "Take a packed layer out of quarantine", [this](Context& c) { return layer_promote_verb(c, ref_, pack_.kind, pack_.name); }, parent);
+  promote->add_option("ref", ref_, "Its name")->required();
+  promote->add_option("--as", pack_.name, "NAME:TAG that it has from now on");
+  promote->add_option("--kind", pack_.kind, "Of layers of this kind only");
   CLI::App* fetch = verb("fetch", "Take one from the shared store and name it (operators)",
                          [this](Context& c) { return layer_fetch_verb(c, ref_, second_); }, parent);
   fetch->add_option("digest", ref_, "Digest of the layer")->required();
@@ -390,12 +423,12 @@ void CommandLine::add_administration() {
   CLI::App* key = family("key", "API keys");
   for (const char* action : {"ls", "add", "rm"}) {
     CLI::App* sub = verb(action, std::string(action) == "ls" ? "List them" : std::string(action) == "add" ? "Make one and print it" : "Revoke one",
-                         [this, action](Context& c) { return key_verb(c, action, second_.empty() ? "default" : second_, text_, owner_.empty() ? "member" : owner_, listing_); }, key);
+                         [this, action](Context& c) { return key_verb(c, action, second_.empty() ? "default" : second_, text_, owner_.empty() ? "runtime" : owner_, listing_); }, key);
     sub->add_option("--project", second_, "Default: default");
     if (std::string(action) == "ls") add_listing(sub, listing_);
     if (std::string(action) == "add") {
       sub->add_option("--name", text_, "For people");
-      sub->add_option("--role", owner_, "viewer, member or admin (default member)")->check(CLI::IsMember({"viewer", "member", "admin"}));
+      sub->add_option("--role", owner_, "viewer, runtime, builder or admin (default runtime)")->check(CLI::IsMember({"viewer", "runtime", "builder", "admin"}));
     }
     if (std::string(action) == "rm") sub->add_option("id", text_)->required();
   }

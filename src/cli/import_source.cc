@@ -21,6 +21,15 @@ Result<SourceSpec> parse_source(const std::string& text) {
   return SourceSpec{SourceKind::kTree, text};
 }
 
+std::string name_of_reference(std::string_view reference) {
+  reference = reference.substr(0, reference.find('@'));
+  const std::size_t slash = reference.find('/');
+  const std::string_view first = reference.substr(0, slash);
+  const bool registry = slash != std::string_view::npos && (first.find_first_of(".:") != std::string_view::npos || first == "localhost");
+  if (registry) reference.remove_prefix(slash + 1);
+  return std::string(reference) + (reference.find(':') == std::string_view::npos ? ":latest" : "");
+}
+
 Result<std::unique_ptr<SourceStream>> SourceStream::open(const SourceSpec& source, std::optional<Owner> owner) {
   auto stream = std::make_unique<SourceStream>();
   stream->path_ = source.path;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "cli/tar_writer.h"
 
@@ -21,6 +22,10 @@ struct SourceSpec {
   std::string path;  // for the server-side kinds the whole text
 };
 Result<SourceSpec> parse_source(const std::string& text);
+
+// "registry.example:5000/team/app@sha256:…" -> "team/app:latest": what a pull calls an
+// image that is given no other name.
+std::string name_of_reference(std::string_view reference);
 
 class SourceStream {
  public:

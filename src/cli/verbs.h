@@ -13,7 +13,7 @@ namespace dsec::cli {
 
 struct SpecOptions {
   std::string image, base, workspace, name, user, hostname, backend, priority, network, memory, disk, idle, max_lifetime;
-  std::vector<std::string> toolkits, env, labels, services, allow;
+  std::vector<std::string> toolkits, diffs, env, labels, services, allow;
   double cpus = 0;
   std::int64_t max_processes = 0;
   bool no_new_privs = false;
@@ -76,7 +76,7 @@ int fs_mkdir_verb(Context& context, const std::string& ref, const std::string& p
 // verbs_images.cc
 struct ImportVerbOptions {
   std::string collection;  // "images" or "layers"
-  std::string name, source, kind, at, owner, profile;
+  std::string name, source, kind, at, owner, profile, architecture, authfile;
   bool quiet = false;
   bool json = false;
 };
@@ -111,6 +111,16 @@ int layer_gc_verb(Context& context, const CollectOptions& options, const Listing
 int layer_pin_verb(Context& context, const std::string& ref, const std::string& reason, const std::string& duration);
 int layer_unpin_verb(Context& context, const std::string& ref);
 int layer_pins_verb(Context& context, const ListingOptions& options);
+// verbs_pack.cc
+struct PackVerbOptions {
+  std::string name, kind;
+  std::vector<std::string> remove, allow;
+  bool quiet = false;
+  bool json = false;
+};
+int pack_verb(Context& context, const std::string& sandbox, const PackVerbOptions& options);
+// Out of quarantine; under another name where `name` is given.
+int layer_promote_verb(Context& context, const std::string& ref, const std::string& kind, const std::string& name);
 
 // verbs_store.cc
 // Exit code 1 when layers cannot be kept there.

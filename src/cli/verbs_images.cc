@@ -6,9 +6,12 @@
 #include "cli/progress.h"
 #include "cli/units_text.h"
 #include "cli/verbs.h"
+#include "sys/file.h"
 
 namespace dsec::cli {
 namespace {
+
+constexpr std::size_t kMaxAuthfile = 64 << 10;
 
 const json::object& layer_of(const json::object& o) {
   const json::value* layer = o.if_contains("layer");
@@ -35,11 +38,18 @@ std::string names_of(const json::object& o) {
   return out;
 }
 
+std::string reuse_text(const json::object& record) {
+  const auto reused = static_cast<std::uint64_t>(number_at(record, "reused_layers"));
+  if (reused == 0) return "";
+  return "; " + std::to_string(reused) + " of " + text_at(record, "image_layers") + " layers were known (" + bytes_text(static_cast<std::uint64_t>(number_at(record, "reused_bytes"))) + ")";
+}
+
 }  // namespace
 
 int import_verb(Context& context, const ImportVerbOptions& options) {
   auto source = parse_source(options.source);
   if (!source.ok()) return fail(source.error(), kUsage);
+  if (!options.authfile.empty() && !options.source.starts_with("docker://")) return fail(invalid_argument("--authfile goes with docker://"), kUsage);
   std::optional<Owner> owner;
   if (!options.owner.empty()) {
     auto parsed = parse_owner(options.owner);
@@ -52,6 +62,7 @@ int import_verb(Context& context, const ImportVerbOptions& options) {
   if (!options.kind.empty()) call.target += "&kind=" + percent_encode(options.kind);
   if (!options.at.empty()) call.target += "&at=" + percent_encode(options.at);
   if (!options.profile.empty()) call.target += "&profile=" + percent_encode(options.profile);
+  if (!options.architecture.empty()) call.target += "&architecture=" + percent_encode(options.architecture);
   // A server-side build takes as long as its packages take to come.
   call.timeout = std::chrono::hours(2);
   std::optional<Progress> progress;
@@ -59,7 +70,13 @@ int import_verb(Context& context, const ImportVerbOptions& options) {
   std::unique_ptr<SourceStream> stream;
   if (source->kind == SourceKind::kServerSide) {
     call.target += "&source=" + percent_encode(source->path);
-    if (progress) progress->update("the server builds " + source->path, 0, 0);
+    if (!options.authfile.empty()) {
+      auto secret = sys::read_file(options.authfile, kMaxAuthfile);
+      if (!secret.ok()) return fail(std::move(secret).within("--authfile").error(), kUsage);
+      call.body = std::move(secret).value();
+      call.headers = {{"Content-Type", "application/json"}};
+    }
+    if (progress) progress->update("the server gets " + source->path, 0, 0);
   } else {
     if (source->kind == SourceKind::kOci) call.target += "&format=oci";
     if (source->kind == SourceKind::kDockerArchive) call.target += "&format=docker";
@@ -107,7 +124,7 @@ int import_verb(Context& context, const ImportVerbOptions& options) {
   print(options.quiet ? text_at(record, "digest") + "\n"
                       : options.name + "  " + text_at(record, "digest") + "  " + text_at(record, "entries") + " entries, " +
                             bytes_text(static_cast<std::uint64_t>(number_at(record, "content_bytes"))) + " of files in " +
-                            bytes_text(static_cast<std::uint64_t>(number_at(record, "size_bytes"))) + "\n");
+                            bytes_text(static_cast<std::uint64_t>(number_at(record, "size_bytes"))) + reuse_text(record) + "\n");
   return kOk;
 }
 

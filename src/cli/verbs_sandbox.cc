@@ -47,9 +47,10 @@ std::string environment_text(const json::object& item) {
   if (out.empty()) out = text_at(item, "environment.base");
   const std::string workspace = text_at(item, "environment.workspace");
   if (!workspace.empty()) out += (out.empty() ? "" : " + ") + workspace;
-  if (const json::value* toolkits = value_at(item, "environment.toolkits"); toolkits && toolkits->is_array())
-    for (const json::value& toolkit : toolkits->get_array())
-      if (toolkit.is_string()) out += " + " + std::string(toolkit.get_string());
+  for (const char* field : {"environment.toolkits", "environment.diffs"})
+    if (const json::value* layers = value_at(item, field); layers && layers->is_array())
+      for (const json::value& layer : layers->get_array())
+        if (layer.is_string()) out += " + " + std::string(layer.get_string());
   return out;
 }
 
@@ -92,10 +93,11 @@ Result<json::object> sandbox_spec(const SpecOptions& options) {
   if (!options.image.empty()) spec["image"] = options.image;
   if (!options.base.empty()) environment["base"] = options.base;
   if (!options.workspace.empty()) environment["workspace"] = options.workspace;
-  if (!options.toolkits.empty()) {
-    json::array toolkits;
-    for (const std::string& toolkit : options.toolkits) toolkits.emplace_back(toolkit);
-    environment["toolkits"] = toolkits;
+  for (const auto& [field, refs] : {std::pair("toolkits", &options.toolkits), std::pair("diffs", &options.diffs)}) {
+    if (refs->empty()) continue;
+    json::array layers;
+    for (const std::string& ref : *refs) layers.emplace_back(ref);
+    environment[field] = std::move(layers);
   }
   if (options.cpus > 0) resources["cpu_cores"] = options.cpus;
   if (!options.memory.empty()) {

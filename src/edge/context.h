@@ -41,6 +41,8 @@ struct Limits {
   Duration channel_deadline = std::chrono::seconds(5);  // a lost channel is back by then, or the sandbox is over
   Duration resend_grace = std::chrono::seconds(2);      // for output that is sent again after a reconnect
   Duration kill_grace = std::chrono::seconds(5);
+  Duration freeze_deadline = std::chrono::seconds(10);  // until every process stands
+  Duration frozen_deadline = std::chrono::minutes(10);  // a pack that reads longer is given up
 };
 
 struct Context {
@@ -50,6 +52,7 @@ struct Context {
   Wal* wal;  // set once the log is open
   sys::WorkerPool& launches;  // launch and destroy: milliseconds each
   sys::WorkerPool& calls;     // short calls: operations, usage, spool reads
+  sys::WorkerPool& packs;     // one thread a pack, for minutes
   const Limits& limits;
   std::string sandbox_directory;  // <data>/edge/sandboxes
   std::string scratch;            // of agent channels

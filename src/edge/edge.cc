@@ -44,12 +44,14 @@ Edge::Edge(Parts parts, Options options)
       options_(std::move(options)),
       launches_(std::make_unique<sys::WorkerPool>(sys::WorkerPool::Options{.name = "edge-launch", .threads = 8, .queue_limit = 8192})),
       calls_(std::make_unique<sys::WorkerPool>(sys::WorkerPool::Options{.name = "edge-calls", .threads = 4, .queue_limit = 16384})),
+      packs_(std::make_unique<sys::WorkerPool>(sys::WorkerPool::Options{.name = "edge-pack", .threads = 2, .queue_limit = 64})),
       context_{.io = parts_.io,
                .clock = parts_.clock,
                .random = parts_.random,
                .wal = nullptr,
                .launches = *launches_,
                .calls = *calls_,
+               .packs = *packs_,
                .limits = options_.limits,
                .sandbox_directory = options_.data_directory + "/edge/sandboxes"} {
   egress_ = std::make_unique<EgressProxy>(parts_.io, parts_.resolver, parts_.clock, EgressProxy::Options{}, [this](const EgressEvent& event) {
@@ -64,6 +66,7 @@ Edge::Edge(Parts parts, Options options)
 Edge::~Edge() {
   for (const auto& [id, sandbox] : by_id_) sandbox->let_go();
   // Jobs in flight hold sandboxes, which refer to this object.
+  packs_.reset();
   launches_.reset();
   calls_.reset();
 }
@@ -96,7 +99,10 @@ asio::awaitable<Result<model::Sandbox>> Edge::create(CreateCommand command) {
     co_return Error(ErrorCode::kUnsupported, "network.mode: this version has no network devices; use proxy");
 
   std::vector<std::string> digests;
-  for (const model::LayerRecord& layer : command.layers.layers) digests.push_back(layer.digest);
+  for (const model::LayerRecord& layer : command.layers.layers) {
+    if (layer.kind == model::LayerKind::kVerifier) co_return Error(ErrorCode::kPermissionDenied, "no sandbox is made of a verifier layer");
+    digests.push_back(layer.digest);
+  }
   const std::string print = spec_fingerprint(spec, digests);
   const Instant by = context_.clock.now() + command.wait;
   if (!command.idempotency_key.empty()) {
@@ -226,6 +232,9 @@ asio::awaitable<void> Edge::serve(net::Exchange& exchange, model::Principal prin
       while ((*sandbox)->running() && !(*sandbox)->channel_open() && context_.clock.now() < by && exchange.request().method != "DELETE")
         co_await (*sandbox)->changed().wait(by);
     }
+    // A pack has its own end.
+    while (use && !rest.empty() && rest[0] == "files" && (*sandbox)->stands_still() && exchange.request().method != "GET")
+      co_await (*sandbox)->changed().wait(kNoInstant);
     outcome = co_await route(exchange, *sandbox, std::move(rest));
   } else {
     outcome = std::move(sandbox).error();

@@ -22,6 +22,7 @@
 #include "edge/live_sandbox.h"
 #include "edge/upper_pool.h"
 #include "image/data_faults.h"
+#include "image/importer.h"
 #include "image/layer_store.h"
 #include "model/principal.h"
 #include "model/sandbox_id.h"
@@ -37,6 +38,13 @@ struct CreateCommand {
   model::ResolvedLayers layers;
   std::string idempotency_key;  // "" = none
   Duration wait = std::chrono::seconds(30);
+};
+
+struct PackCommand {
+  model::Principal principal;
+  std::string ref;
+  image::PackOptions options;  // what the edge does not know itself; on_progress is called on any thread
+  std::shared_ptr<std::atomic<bool>> cancelled;
 };
 
 struct ListQuery {
@@ -87,6 +95,7 @@ class Edge final : public SandboxOwner {
     EgressResolver& resolver;
     store::Store* history = nullptr;  // of ended sandboxes; nullptr: they are forgotten
     image::DataFaults* data_faults = nullptr;  // nullptr where all data is whole on the node
+    image::Importer* importer = nullptr;       // nullptr: nothing is packed here
   };
 
   // Reads the log. Blocks; before the loop runs.
@@ -103,6 +112,9 @@ class Edge final : public SandboxOwner {
   asio::awaitable<void> stop(Sandboxes sandboxes);
 
   asio::awaitable<Result<model::Sandbox>> create(CreateCommand command);
+  // What a running sandbox has written, as a new layer. kConflict for one that does
+  // not run, kUnsupported where the node makes no layers.
+  asio::awaitable<Result<model::LayerRecord>> pack(PackCommand command);
   // Memory and history as one, in the order of creation. kInvalidArgument for a
   // selector, state or cursor that is none.
   asio::awaitable<Result<SandboxPage>> list(model::Principal principal, ListQuery query);
@@ -148,6 +160,8 @@ class Edge final : public SandboxOwner {
   void disconnect_network(LiveSandbox& sandbox) override;
   Result<void> check_network(const model::Network& network) const override;
   std::map<std::string, std::string> network_environment(const LiveSandbox& sandbox) const override;
+  Result<model::LayerRecord> pack_blocking(const AcceptedRecord& accepted, backend::Instance& instance, image::PackOptions options,
+                                           const std::function<void()>& thawed) override;
   Result<void> remove_upper(const std::string& sandbox_id, const std::string& upper_record) override;
   asio::awaitable<Result<void>> forget_on_request(std::string sandbox_id) override;
 
@@ -179,6 +193,7 @@ class Edge final : public SandboxOwner {
   std::unique_ptr<Wal> wal_;
   std::unique_ptr<sys::WorkerPool> launches_;
   std::unique_ptr<sys::WorkerPool> calls_;
+  std::unique_ptr<sys::WorkerPool> packs_;
   std::unique_ptr<model::SandboxIdSeal> seal_;
   Context context_;
   std::unique_ptr<EgressProxy> egress_;

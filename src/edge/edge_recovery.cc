@@ -318,7 +318,10 @@ void Edge::begin_stop() {
   context_.stopping = true;
   house_.notify();
   events_changed_.notify();
-  for (const auto& [id, sandbox] : by_id_) sandbox->changed().notify();
+  for (const auto& [id, sandbox] : by_id_) {
+    sandbox->give_up_pack();
+    sandbox->changed().notify();
+  }
 }
 
 asio::awaitable<void> Edge::stop(Sandboxes sandboxes) {

@@ -84,7 +84,7 @@ void Exec::accepted(std::int64_t at_ms) {
 }
 
 void Exec::start() {
-  if (finished() || !sandbox_.channel_open()) return;
+  if (finished() || !sandbox_.channel_open() || sandbox_.holds_back(shared_from_this())) return;
   protocol::ExecStart message{.op_id = id_,
                               .argv = request_.argv,
                               .shell = request_.shell,

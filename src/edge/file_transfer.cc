@@ -58,6 +58,19 @@ Result<std::unique_ptr<FileTransfer>> FileTransfer::begin(std::shared_ptr<LiveSa
   return transfer;
 }
 
+bool FileTransfer::writes() const {
+  switch (request_.verb) {
+    case protocol::FileVerb::kWrite:
+    case protocol::FileVerb::kMakeDirectory:
+    case protocol::FileVerb::kMove:
+    case protocol::FileVerb::kRemove:
+    case protocol::FileVerb::kTarIn:
+      return true;
+    default:
+      return false;
+  }
+}
+
 FileTransfer::~FileTransfer() {
   sandbox_->remove_transfer(request_.request_id);
   if (!reply_ended_ && !lost_)

@@ -32,6 +32,7 @@ class FileTransfer {
   asio::awaitable<Result<std::string>> next_data(Instant by);
   // Data of kWrite and kTarIn, at most kDataChunk. Waits for room in the window.
   asio::awaitable<Result<void>> send_data(std::string_view bytes, bool end, Instant by);
+  bool writes() const;
   bool failed() const { return lost_ || (reply_ended_ && !replies_.empty() && replies_.back().error_number != 0); }
 
   void on_reply(protocol::FileReply reply);

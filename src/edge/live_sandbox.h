@@ -8,6 +8,7 @@
 
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <map>
@@ -25,6 +26,10 @@
 #include "edge/output_spool.h"
 #include "edge/wal_records.h"
 #include "model/sandbox.h"
+
+namespace dsec::image {
+struct PackOptions;
+}
 
 namespace dsec::edge {
 
@@ -71,6 +76,10 @@ class SandboxOwner {
   virtual std::map<std::string, std::string> network_environment(const class LiveSandbox& sandbox) const = 0;
   // Of one that has ended nothing is left when it returns: no record, name, output, history.
   virtual asio::awaitable<Result<void>> forget_on_request(std::string sandbox_id) = 0;
+  // What the sandbox has written, as a new layer; its processes stand while that is
+  // read, and `thawed` is called when they go on, whatever came of it. Any thread; blocks.
+  virtual Result<model::LayerRecord> pack_blocking(const AcceptedRecord& accepted, backend::Instance& instance, image::PackOptions options,
+                                                   const std::function<void()>& thawed) = 0;
   // The writable layer of an ended sandbox. Any thread.
   virtual Result<void> remove_upper(const std::string& sandbox_id, const std::string& upper_record) = 0;
 };
@@ -125,6 +134,15 @@ class LiveSandbox final : public std::enable_shared_from_this<LiveSandbox>, publ
     std::shared_ptr<LiveSandbox> sandbox_;
   };
   Result<void> patch(const model::SandboxSpec& spec);
+
+  // ---- pack (pack.cc)
+  // kConflict when it does not run. The end of the sandbox is the pack's.
+  asio::awaitable<Result<model::LayerRecord>> pack(image::PackOptions options, std::shared_ptr<std::atomic<bool>> cancelled);
+  void give_up_pack();
+  // While its files are read: commands that start and calls that write files wait.
+  bool stands_still() const { return stands_still_; }
+  // Whether `exec` has to wait; it is started then when the others go on.
+  bool holds_back(std::shared_ptr<Exec> exec);
   asio::awaitable<Result<void>> forget() { return owner_.forget_on_request(id()); }
   const std::deque<SandboxEvent>& events() const { return events_; }
   void note_event(std::string type, std::string detail);
@@ -215,6 +233,10 @@ class LiveSandbox final : public std::enable_shared_from_this<LiveSandbox>, publ
   void start_start_command();
   void fail_open_work(model::EndCause cause, const std::string& why);
   void forget_some_execs();
+  // What a process that died over a pack has left.
+  asio::awaitable<void> thaw_left_frozen();
+  bool files_are_written() const;
+  void go_on();
 
   Context& context_;
   SandboxOwner& owner_;
@@ -256,6 +278,9 @@ class LiveSandbox final : public std::enable_shared_from_this<LiveSandbox>, publ
   OutputSpool spool_;
 
   std::map<std::uint64_t, FileTransfer*> transfers_;
+  bool stands_still_ = false;
+  std::vector<std::shared_ptr<Exec>> held_back_;
+  std::shared_ptr<std::atomic<bool>> pack_cancelled_;  // of the pack that goes on
   std::uint64_t next_request_ = 1;
 
   Instant last_activity_;

@@ -195,6 +195,7 @@ void LiveSandbox::watch_pidfd() {
       return self->watch_pidfd();
     }
     self->gone_ = true;
+    self->give_up_pack();
     self->changed_.notify();
     if (self->sandbox_.state != SandboxState::kRunning || self->end_wanted_) return;
     asio::co_spawn(
@@ -239,6 +240,7 @@ asio::awaitable<void> LiveSandbox::end(EndCause cause, std::string detail) {
     end_wanted_ = true;
     end_cause_ = cause;
     end_detail_ = std::move(detail);
+    give_up_pack();
     changed_.notify();
   }
   // Its container is not at hand: readopt() ends it then.
@@ -252,6 +254,7 @@ void LiveSandbox::begin_end(EndCause cause, std::string detail) {
   end_wanted_ = true;
   end_cause_ = cause;
   end_detail_ = detail;
+  give_up_pack();
   changed_.notify();
   asio::co_spawn(context_.io, [self = shared_from_this(), cause, detail] { return self->end(cause, detail); }, asio::detached);
 }
@@ -395,6 +398,7 @@ asio::awaitable<void> LiveSandbox::readopt(std::shared_ptr<backend::Instance> in
     if (!socket.ok()) co_return co_await end_now(EndCause::kStartFailed, socket.error().message());
     co_return co_await bring_up(std::move(socket).value(), Greeting::kOwed, by);
   }
+  co_await thaw_left_frozen();
   // The operations' cgroups first: what the agent then says can be acted upon.
   for (const auto& [op_id, exec] : execs_) {
     if (exec->finished()) continue;

@@ -187,6 +187,12 @@ Result<UpperLayer> BtrfsUpperPool::create(const std::string& id, std::uint64_t l
   return UpperLayer{std::move(made.directory), limit_bytes};
 }
 
+Result<UpperLayer> BtrfsUpperPool::open(const std::string& id) {
+  DSEC_ASSIGN(const std::string name, name_of(id));
+  DSEC_ASSIGN(sys::Fd directory, sys::open_at(root_.get(), name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW));
+  return UpperLayer{std::move(directory), 0};
+}
+
 Result<void> BtrfsUpperPool::remove(const std::string& id) {
   DSEC_ASSIGN(const std::string name, name_of(id));
   stock_->throw_away(name);

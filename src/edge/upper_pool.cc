@@ -8,6 +8,8 @@ Result<UpperLayer> TmpfsUpperPool::create(const std::string&, std::uint64_t limi
   return UpperLayer{sys::Fd(), limit_bytes};
 }
 
+Result<UpperLayer> TmpfsUpperPool::open(const std::string&) { return UpperLayer{}; }
+
 Result<void> TmpfsUpperPool::remove(const std::string&) { return {}; }
 Result<std::size_t> TmpfsUpperPool::sweep(const std::vector<std::string>&) { return std::size_t{0}; }
 std::string TmpfsUpperPool::describe() const { return "tmpfs, at most half of the sandbox's memory"; }
@@ -16,6 +18,11 @@ Result<UpperLayer> UpperPools::create(const std::string& id, std::uint64_t disk_
   const std::uint64_t fits_in_memory = memory_bytes / 2;
   if (disk_ != nullptr && disk_bytes > fits_in_memory) return disk_->create(id, disk_bytes);
   return memory_.create(id, std::min(disk_bytes, fits_in_memory));
+}
+
+Result<UpperLayer> UpperPools::open(const std::string& id) {
+  Result<UpperLayer> on_disk = disk_ != nullptr ? disk_->open(id) : Error(ErrorCode::kNotFound, "no disk pool");
+  return on_disk.ok() || on_disk.error().code() != ErrorCode::kNotFound ? std::move(on_disk) : memory_.open(id);
 }
 
 Result<void> UpperPools::remove(const std::string& id) {

@@ -33,6 +33,8 @@ class UpperPool {
   // What `id` writes stays within limit_bytes: ENOSPC or EDQUOT inside, never a
   // full host. An id that exists is kConflict.
   virtual Result<UpperLayer> create(const std::string& id, std::uint64_t limit_bytes) = 0;
+  // That of `id`, as create() gave it. kNotFound when there is none here.
+  virtual Result<UpperLayer> open(const std::string& id) = 0;
   // Idempotent. Space and name are free at once or soon after; create() waits for the name.
   virtual Result<void> remove(const std::string& id) = 0;
   // Removes what belongs to none of `live`; returns how many.
@@ -44,6 +46,7 @@ class UpperPool {
 class TmpfsUpperPool final : public UpperPool {
  public:
   Result<UpperLayer> create(const std::string& id, std::uint64_t limit_bytes) override;
+  Result<UpperLayer> open(const std::string& id) override;
   Result<void> remove(const std::string& id) override;
   Result<std::size_t> sweep(const std::vector<std::string>& live) override;
   std::string describe() const override;
@@ -63,6 +66,7 @@ class BtrfsUpperPool final : public UpperPool {
   static Result<std::unique_ptr<BtrfsUpperPool>> open(Options options, sys::DescriptorKeeper& keeper);
 
   Result<UpperLayer> create(const std::string& id, std::uint64_t limit_bytes) override;
+  Result<UpperLayer> open(const std::string& id) override;
   Result<void> remove(const std::string& id) override;
   Result<std::size_t> sweep(const std::vector<std::string>& live) override;
   std::string describe() const override;
@@ -89,6 +93,8 @@ class UpperPools {
   // A tmpfs holds at most half of the sandbox's memory, so that a full disk is
   // ENOSPC and not an out-of-memory kill.
   Result<UpperLayer> create(const std::string& id, std::uint64_t disk_bytes, std::uint64_t memory_bytes);
+  // Of a sandbox that lives: wherever create() put it.
+  Result<UpperLayer> open(const std::string& id);
   Result<void> remove(const std::string& id);
   Result<std::size_t> sweep(const std::vector<std::string>& live);
   std::string describe() const;

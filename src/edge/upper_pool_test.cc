@@ -97,6 +97,17 @@ TEST_F(BtrfsUpperPoolTest, ANameIsGivenOnceAndAgainAfterItsRemoval) {
   EXPECT_FALSE(pool_->create("../a", 1 << 20).ok());
 }
 
+TEST_F(BtrfsUpperPoolTest, OpensTheLayerThatItGaveAndNoOther) {
+  const UpperLayer made = pool_->create("a", 1 << 20).value();
+  ASSERT_EQ(::mkdirat(made.directory.get(), "mark", 0700), 0);
+
+  const Result<UpperLayer> again = pool_->open("a");
+
+  ASSERT_TRUE(again.ok()) << again.error().message();
+  EXPECT_EQ(::faccessat(again->directory.get(), "mark", F_OK, 0), 0);
+  EXPECT_EQ(pool_->open("b").error().code(), ErrorCode::kNotFound);
+}
+
 TEST_F(BtrfsUpperPoolTest, AnotherProcessFindsThePoolAndSweepsWhatNobodyOwns) {
   for (const char* id : {"live", "dead1", "dead2"}) ASSERT_TRUE(pool_->create(id, 1 << 20).ok());
   pool_.reset();

@@ -68,6 +68,11 @@ std::size_t attribute_area_bytes(const std::vector<StoredAttribute>& attributes)
   return bytes;
 }
 
+std::uint64_t room_beside(const Attributes& attributes) {
+  const std::size_t head = sizeof(Inode) + attribute_area_bytes(stored_attributes(attributes, {}));
+  return head < kBlockBytes ? kBlockBytes - head : 0;
+}
+
 void put_attributes(char* out, const std::vector<StoredAttribute>& attributes) {
   if (attributes.empty()) return;
   out += sizeof(AttributesHeader);  // all zero: no filter, nothing shared

@@ -31,6 +31,8 @@ struct DirectoryMarks {
 std::vector<StoredAttribute> stored_attributes(const Attributes& attributes, DirectoryMarks marks);
 // Of the whole area behind an inode; 0 without attributes.
 std::size_t attribute_area_bytes(const std::vector<StoredAttribute>& attributes);
+// What an inode with them leaves free of a block, for a file's tail.
+std::uint64_t room_beside(const Attributes& attributes);
 void put_attributes(char* out, const std::vector<StoredAttribute>& attributes);
 
 }  // namespace dsec::erofs

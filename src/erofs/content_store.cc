@@ -31,8 +31,9 @@ std::uint64_t tail_bytes(std::uint64_t file_bytes, std::uint64_t room) {
   return tail <= std::min(kLongestTail, room) ? tail : 0;
 }
 
-ContentStore::ContentStore(int data_fd, Options options) : options_(std::move(options)), data_(data_fd), pieces_(options_.lz4_level) {
+ContentStore::ContentStore(int data_fd, Options options) : options_(std::move(options)), knows_digests_(options_.keep_digests), data_(data_fd), pieces_(options_.lz4_level) {
   for (std::size_t i = 0; i < options_.parents.size(); i++) {
+    knows_digests_ |= !options_.parents[i].files.empty();
     for (const auto& [digest, file] : options_.parents[i].files) {
       Content content{.bytes = file.bytes,
                       .layout = !file.pieces.empty() ? Layout::kCompressed : !file.tail.empty() ? Layout::kInline : Layout::kFlat,
@@ -49,6 +50,12 @@ ContentStore::ContentStore(int data_fd, Options options) : options_(std::move(op
 std::uint32_t ContentStore::add(Content content) {
   contents_.push_back(std::move(content));
   return static_cast<std::uint32_t>(contents_.size() - 1);
+}
+
+std::uint32_t ContentStore::refer(Content content) {
+  if (tails_.bytes() + content.tail.size() > kMostTailBytes) return kNothing;
+  content.tail = tails_.keep(content.tail);
+  return add(std::move(content));
 }
 
 void ContentStore::begin(const FileShape& shape, std::uint64_t room) {

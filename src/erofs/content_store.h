@@ -88,6 +88,10 @@ class ContentStore {
   // The number of the content; kNone for the empty file.
   Result<std::uint32_t> finish();
 
+  // A content that lies in a parent's data, as it is described; its tail is copied.
+  // kNone when no more tails are held: it can be written instead.
+  std::uint32_t refer(Content content);
+
   const Content& content(std::uint32_t id) const { return contents_[id]; }
   const std::vector<ParentData>& parents() const { return options_.parents; }
 
@@ -102,7 +106,7 @@ class ContentStore {
  private:
   enum class Mode { kEmpty, kHeld, kStreamed, kSparse };
 
-  bool knows_digests() const { return options_.keep_digests || !options_.parents.empty(); }
+  bool knows_digests() const { return knows_digests_; }
   Result<void> stream(std::string_view bytes);
   Result<void> settle_held(std::string_view bytes);
   Result<void> settle_streamed();
@@ -121,6 +125,7 @@ class ContentStore {
   void end_sparse_run();
 
   const Options options_;
+  bool knows_digests_;
   ImageFile data_;
   PieceWriter pieces_;
   ByteArena tails_;

@@ -2,7 +2,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <fnmatch.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
@@ -12,6 +11,7 @@
 #include <map>
 
 #include "erofs/host_attributes.h"
+#include "erofs/path_patterns.h"
 #include "sys/mounts.h"
 
 namespace dsec::erofs {
@@ -77,29 +77,23 @@ class Walk {
     DSEC_ASSIGN(const HostEntry entry, describe(directory.get(), st, options_, counts_));
     DSEC_TRY(writer_.make_directory(path, entry.meta));
     if (entry.opaque) DSEC_TRY(writer_.make_opaque(path));
+    show_attributes(path, entry.meta);
     DSEC_ASSIGN(sys::Fd to_list, open_below(directory.get(), "", O_RDONLY | O_DIRECTORY));
     DSEC_ASSIGN(const std::vector<std::string> names, names_in(std::move(to_list)));
     std::vector<std::string> below;
     for (const std::string& name : names) {
       const std::string child = path.empty() ? name : path + "/" + name;
       if (options_.cancelled != nullptr && options_.cancelled->load()) return Error(ErrorCode::kCancelled, "the import was cancelled");
-      if (excluded(child, name)) {
+      if (matches_any(options_.exclude, child)) {
         counts_.excluded++;
         continue;
       }
+      if (options_.watch != nullptr) options_.watch->text(child, name);
       DSEC_ASSIGN(const bool is_directory, take_entry(directory.get(), name, child).within(name));
       if (is_directory) below.push_back(child);
     }
     open_.insert(open_.end(), below.rbegin(), below.rend());
     return {};
-  }
-
-  bool excluded(const std::string& path, const std::string& name) const {
-    return std::any_of(options_.exclude.begin(), options_.exclude.end(), [&](const std::string& pattern) {
-      const bool whole = pattern.find('/') != std::string::npos;
-      const char* const from = pattern.c_str() + (pattern.starts_with('/') ? 1 : 0);
-      return ::fnmatch(from, whole ? path.c_str() : name.c_str(), FNM_PATHNAME) == 0;
-    });
   }
 
   // True for a directory, which is taken later.
@@ -136,6 +130,7 @@ class Walk {
     const ssize_t length = ::readlinkat(directory, name.c_str(), target.data(), target.size());
     if (length < 0) return changed();
     target.resize(static_cast<std::size_t>(length));
+    if (options_.watch != nullptr) options_.watch->text(path, target);
     return writer_.make_symlink(path, target, meta);
   }
 
@@ -152,8 +147,17 @@ class Walk {
     const off_t hole = size == 0 ? 0 : ::lseek(file.get(), 0, SEEK_HOLE);
     const bool sparse = hole >= 0 && static_cast<std::uint64_t>(hole) < size;
     DSEC_TRY(writer_.begin_file(path, entry.meta, {.bytes = size, .sparse = sparse}));
+    show_attributes(path, entry.meta);
+    if (options_.watch != nullptr) options_.watch->begin(path);
     DSEC_TRY(sparse ? take_sparse(file.get(), size) : take_range(file.get(), 0, size));
-    return writer_.finish_file();
+    DSEC_TRY(writer_.finish_file());
+    if (options_.on_progress) options_.on_progress(counts_.content_bytes);
+    return {};
+  }
+
+  void show_attributes(const std::string& path, const EntryMeta& meta) {
+    if (options_.watch == nullptr) return;
+    for (const auto& [name, value] : meta.attributes) options_.watch->text(path, value);
   }
 
   Result<void> take_sparse(int file, std::uint64_t size) {
@@ -162,6 +166,7 @@ class Walk {
       if (data < 0 && errno != ENXIO) return errno_error("look for data", errno);
       const std::uint64_t begin = data < 0 ? size : std::min(static_cast<std::uint64_t>(data), size);
       DSEC_TRY(writer_.skip(begin - at));
+      if (options_.watch != nullptr && begin != at) options_.watch->hole();
       if (begin == size) break;
       const off_t hole = ::lseek(file, data, SEEK_HOLE);
       if (hole < 0) return changed();
@@ -178,7 +183,9 @@ class Walk {
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) return errno_error("read", errno);
       if (got == 0) return changed();
-      DSEC_TRY(writer_.write(std::string_view(piece_).substr(0, static_cast<std::size_t>(got))));
+      const std::string_view piece = std::string_view(piece_).substr(0, static_cast<std::size_t>(got));
+      DSEC_TRY(writer_.write(piece));
+      if (options_.watch != nullptr) options_.watch->bytes(piece);
       begin += static_cast<std::uint64_t>(got);
     }
     return {};

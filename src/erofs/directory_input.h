@@ -15,7 +15,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -29,16 +31,29 @@ struct IdRange {
   std::uint32_t count = 0;
 };
 
+// Is shown everything that goes into the image, on its way.
+class ContentWatch {
+ public:
+  virtual ~ContentWatch() = default;
+  // A name, the target of a link, the value of an attribute; whole.
+  virtual void text(std::string_view path, std::string_view text) = 0;
+  // A file's content in its order, in any pieces; zeros of holes are left out, and
+  // what lies on both sides of one does not touch.
+  virtual void begin(std::string_view path) = 0;
+  virtual void bytes(std::string_view piece) = 0;
+  virtual void hole() = 0;
+};
+
 struct DirectoryInputOptions {
   enum class Form { kDirectory, kOverlayUpper };
   Form form = Form::kDirectory;
   std::vector<IdRange> ids;  // empty: owners are taken as they are; else an owner outside is an error
-  // What matches is left out with all below. A pattern with a slash is matched with
-  // the whole path from the root, one without with each name; * does not match a slash.
-  std::vector<std::string> exclude;
+  std::vector<std::string> exclude;  // path_patterns.h: what matches is left out with all below
   std::uint64_t max_bytes = 64ULL << 30;  // of files, holes included
   std::uint64_t max_entries = 4'000'000;
   const std::atomic<bool>* cancelled = nullptr;
+  ContentWatch* watch = nullptr;
+  std::function<void(std::uint64_t content_bytes)> on_progress;  // after each file
 };
 
 struct DirectoryInputCounts {

@@ -50,10 +50,9 @@ class EntrySink {
   // To the file that `target` names now, whatever takes that name later.
   virtual Result<void> make_hard_link(const std::string& path, const std::string& target) = 0;
   virtual Result<void> make_fifo(const std::string& path, const EntryMeta& meta) = 0;
-  // Removes a file or a whole directory; absent is fine.
-  virtual Result<void> remove(const std::string& path) = 0;
-  // The names in a directory; empty when there is none.
-  virtual Result<std::vector<std::string>> names(const std::string& path) = 0;
+  // Hides `path` of the layers below, or all that they have in a directory.
+  virtual Result<void> make_whiteout(const std::string& path) = 0;
+  virtual Result<void> make_opaque(const std::string& path) = 0;
   // Directories made because an entry below needed them.
   virtual std::uint64_t implied_directories() const = 0;
 };
@@ -63,6 +62,7 @@ class EntrySink {
 enum class Overlaps {
   kRefuse,   // one archive: nobody honest writes through a link it carries
   kReplace,  // layers over layers: links lead on inside the root, newer entries win
+  kLayer,    // one layer, whose lower ones are not here: as kReplace, and what is missing may lie below
 };
 
 }  // namespace dsec::erofs

@@ -18,9 +18,10 @@ std::uint64_t word_at(const char* bytes) {
 }  // namespace
 
 // Two chains, so that the processor multiplies for one while it waits for the other.
-void Fingerprint::mix(const char* step) {
-  left_ = fold(word_at(step) ^ kOdd[0] ^ left_, word_at(step + 8) ^ kOdd[1]);
-  right_ = fold(word_at(step + 16) ^ kOdd[2] ^ right_, word_at(step + 24) ^ kOdd[3]);
+void Fingerprint::mix(std::string_view step) {
+  const char* const at = step.data();
+  left_ = fold(word_at(at) ^ kOdd[0] ^ left_, word_at(at + 8) ^ kOdd[1]);
+  right_ = fold(word_at(at + 16) ^ kOdd[2] ^ right_, word_at(at + 24) ^ kOdd[3]);
 }
 
 void Fingerprint::update(std::string_view bytes) {
@@ -31,16 +32,16 @@ void Fingerprint::update(std::string_view bytes) {
     std::memcpy(rest_.data() + waiting, bytes.data(), part);
     bytes.remove_prefix(part);
     if (waiting + part < kStep) return;
-    mix(rest_.data());
+    mix({rest_.data(), kStep});
   }
-  for (; bytes.size() >= kStep; bytes.remove_prefix(kStep)) mix(bytes.data());
+  for (; bytes.size() >= kStep; bytes.remove_prefix(kStep)) mix(bytes.substr(0, kStep));
   if (!bytes.empty()) std::memcpy(rest_.data(), bytes.data(), bytes.size());
 }
 
 std::uint64_t Fingerprint::value() const {
   Fingerprint end = *this;
   std::memset(end.rest_.data() + bytes_ % kStep, 0, kStep - bytes_ % kStep);
-  end.mix(end.rest_.data());
+  end.mix({end.rest_.data(), kStep});
   return fold(end.left_ ^ bytes_, end.right_ ^ kOdd[0]);
 }
 

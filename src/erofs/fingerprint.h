@@ -23,7 +23,7 @@ class Fingerprint {
  private:
   static constexpr std::size_t kStep = 32;
 
-  void mix(const char* step);
+  void mix(std::string_view step);  // kStep bytes
 
   std::uint64_t left_ = 0x9E3779B97F4A7C15;
   std::uint64_t right_ = 0xC2B2AE3D27D4EB4F;

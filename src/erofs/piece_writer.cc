@@ -40,7 +40,8 @@ void PieceWriter::flush(std::string_view piece, std::string& out) {
     packed_.resize(most);
     const int from = static_cast<int>(piece.size());
     const int room = static_cast<int>(most);
-    packed = level_ == 0 ? LZ4_compress_default(piece.data(), packed_.data(), from, room) : LZ4_compress_HC(piece.data(), packed_.data(), from, room, level_);
+    const char* const bytes = piece.data();
+    packed = level_ == 0 ? LZ4_compress_default(bytes, packed_.data(), from, room) : LZ4_compress_HC(bytes, packed_.data(), from, room, level_);
   }
   if (packed > 0) {
     const auto bytes = static_cast<std::size_t>(packed);

@@ -14,7 +14,6 @@ namespace dsec::erofs {
 namespace {
 
 constexpr std::uint16_t kDeepest = 400;
-constexpr std::size_t kLongestLink = 3500;
 constexpr int kMostLinks = 40;
 constexpr std::size_t kMostTextBytes = 0xFFFF0000;
 constexpr std::uint32_t kMostEntries = 0xFFFFFF00;
@@ -128,26 +127,39 @@ Result<std::uint32_t> Tree::walk(std::uint32_t from, std::string_view path, Miss
     }
     const std::uint32_t name = part.size() <= 255 ? find_name(at, part) : kNone;
     const std::uint32_t child = name == kNone ? kNone : names_[name].node;
-    if (child == kNone) {
+    if (child == kNone || is_whiteout(child)) {
       if (missing == Missing::kReport || part.size() > 255) return kNone;
-      DSEC_ASSIGN(at, new_directory(at, part, 0755));
-      implied_directories_++;
+      DSEC_ASSIGN(at, imply_directory(at, part, child != kNone));
     } else if (S_ISDIR(nodes_[child].mode)) {
       at = child;
     } else if (!S_ISLNK(nodes_[child].mode)) {
       return Error(ErrorCode::kInvalidArgument, "leads through something that is no directory", ENOTDIR);
     } else {
-      if (overlaps_ == Overlaps::kRefuse || --links_left < 0) return Error(ErrorCode::kInvalidArgument, "leads through a symbolic link", ELOOP);
-      const std::string target = link_text(child);
-      DSEC_ASSIGN(const std::uint32_t led, walk(target.starts_with('/') ? kRoot : at, target, Missing::kReport, links_left));
-      if (led == kNone) {
-        if (missing == Missing::kReport) return kNone;
-        return type_change(part);  // a link to nowhere has the name
-      }
-      at = led;
+      DSEC_ASSIGN(at, follow(at, child, part, missing, links_left));
+      if (at == kNone) return kNone;
     }
   }
   return at;
+}
+
+Result<std::uint32_t> Tree::follow(std::uint32_t at, std::uint32_t child, std::string_view name, Missing missing, int& links_left) {
+  if (overlaps_ == Overlaps::kRefuse || nodes_[child].linked_below || --links_left < 0) return Error(ErrorCode::kInvalidArgument, "leads through a symbolic link", ELOOP);
+  const std::string target = link_text(child);
+  const std::uint32_t from = target.starts_with('/') ? kRoot : at;
+  // What a layer by itself lacks is in one below, or the layer is wrong.
+  if (overlaps_ == Overlaps::kLayer) return walk(from, target, missing, links_left);
+  DSEC_ASSIGN(const std::uint32_t led, walk(from, target, Missing::kReport, links_left));
+  if (led == kNone && missing == Missing::kMake) return type_change(name);  // a link to nowhere has the name
+  return led;
+}
+
+bool Tree::is_whiteout(std::uint32_t node) const { return overlaps_ == Overlaps::kLayer && S_ISCHR(nodes_[node].mode); }
+
+Result<std::uint32_t> Tree::imply_directory(std::uint32_t parent, std::string_view name, bool over_whiteout) {
+  DSEC_ASSIGN(const std::uint32_t made, new_directory(parent, name, 0755));
+  implied_directories_++;
+  nodes_[made].stated = nodes_[made].opaque = over_whiteout;  // it is not the directory that lies below
+  return made;
 }
 
 Result<std::uint32_t> Tree::directory(std::string_view path) {
@@ -180,12 +192,12 @@ Result<void> Tree::make_directory(const std::string& path, const EntryMeta& meta
     DSEC_ASSIGN(const Place at, place(path));
     const std::uint32_t name = find_name(at.directory, at.name);
     made = name == kNone ? kNone : names_[name].node;
-    if (made != kNone && !S_ISDIR(nodes_[made].mode)) {
-      if (overlaps_ == Overlaps::kRefuse) return type_change(path);
-      made = kNone;
-    }
-    if (made == kNone) {
+    const bool over_another = made != kNone && !S_ISDIR(nodes_[made].mode);
+    if (over_another && overlaps_ == Overlaps::kRefuse) return type_change(path);
+    if (made == kNone || over_another) {
       DSEC_ASSIGN(made, new_directory(at.directory, at.name, meta.mode).within(path));
+      // What it takes the place of had hidden the directory that lies below.
+      nodes_[made].opaque = over_another && overlaps_ == Overlaps::kLayer;
     }
   }
   describe(nodes_[made], meta);
@@ -196,11 +208,25 @@ Result<void> Tree::make_directory(const std::string& path, const EntryMeta& meta
 Result<void> Tree::make_hard_link(const std::string& path, const std::string& target) {
   if (target.empty()) return invalid_argument(path + ": a hard link to the root");
   if (path == target) return invalid_argument(path + ": a hard link to itself");
-  DSEC_ASSIGN(const std::uint32_t from, directory(directory_of(target)).within(path));
-  const std::uint32_t name = from == kNone ? kNone : find_name(from, name_of(target));
-  const std::uint32_t node = name == kNone ? kNone : names_[name].node;
-  if (node == kNone) return invalid_argument(path + ": a hard link to an entry that is not there");
+  DSEC_ASSIGN(std::uint32_t node, find(target).within(path));
+  if (node == kNone && overlaps_ == Overlaps::kLayer) {
+    if (target.size() > kLongestLink) return invalid_argument(path + ": a hard link's target is too long");
+    node = new_node(S_IFLNK | 0777, {.uid = kUnstatedOwner, .gid = kUnstatedOwner});
+    nodes_[node].linked_below = true;
+    set_link_text(node, target);
+  }
+  if (node == kNone || is_whiteout(node)) return invalid_argument(path + ": a hard link to an entry that is not there");
   if (S_ISDIR(nodes_[node].mode)) return invalid_argument(path + ": a hard link to a directory");
+  return link(path, node);
+}
+
+Result<std::uint32_t> Tree::find(const std::string& path) {
+  DSEC_ASSIGN(const std::uint32_t parent, directory(directory_of(path)));
+  const std::uint32_t name = parent == kNone ? kNone : find_name(parent, name_of(path));
+  return name == kNone ? kNone : names_[name].node;
+}
+
+Result<void> Tree::link(const std::string& path, std::uint32_t node) {
   DSEC_ASSIGN(const Place at, place(path));
   return put(at, node).within(path);
 }
@@ -263,6 +289,12 @@ void Tree::set_link_text(std::uint32_t node, const std::string& target) {
   nodes_[node].body = static_cast<std::uint32_t>(link_texts_.size());
   nodes_[node].size = target.size();
   link_texts_.push_back(target);
+}
+
+void Tree::mark_unstated() {
+  for (Node& node : nodes_) {
+    if (S_ISDIR(node.mode) && !node.stated) node.uid = node.gid = kUnstatedOwner;
+  }
 }
 
 const Attributes& Tree::attributes(std::uint32_t node) const {

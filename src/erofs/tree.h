@@ -16,6 +16,10 @@
 namespace dsec::erofs {
 
 inline constexpr std::uint32_t kNone = 0xFFFFFFFF;
+// What a layer by itself cannot say has this owner, which no entry has: a directory
+// that only the entries in it imply, and, as a symbolic link to the target's path,
+// a hard link to a file of a lower layer.
+inline constexpr std::uint32_t kUnstatedOwner = 0xFFFFFFFF;
 
 struct Node {
   std::uint64_t size = 0;
@@ -29,6 +33,7 @@ struct Node {
   std::uint32_t attributes = kNone;
   std::uint32_t parent = 0;        // of a directory
   bool stated = false;             // a directory that an entry described
+  bool linked_below = false;       // kLayer: a hard link to what a lower layer has
   bool opaque = false;             // a directory that hides what lies below it in an overlay
 };
 
@@ -51,6 +56,10 @@ class Tree {
   Result<std::uint32_t> make(const std::string& path, std::uint16_t mode, const EntryMeta& meta);
   Result<void> make_directory(const std::string& path, const EntryMeta& meta);
   Result<void> make_hard_link(const std::string& path, const std::string& target);
+  // What a name leads to, itself if that is a link; kNone: nothing.
+  Result<std::uint32_t> find(const std::string& path);
+  // One more name.
+  Result<void> link(const std::string& path, std::uint32_t node);
   Result<void> ensure_directory(const std::string& path, mode_t mode);
   // The directory `path` or, if nothing is there, a new one.
   Result<void> make_opaque(const std::string& path);
@@ -67,7 +76,11 @@ class Tree {
   const Name& name(std::uint32_t id) const { return names_[id]; }
   std::string_view text(const Name& name) const { return std::string_view(texts_).substr(name.text, name.length); }
 
+  // Not empty, and no longer than kLongestLink.
+  static constexpr std::size_t kLongestLink = 3500;
   void set_link_text(std::uint32_t node, const std::string& target);
+  // For an image that is one layer of several: see kUnstatedOwner.
+  void mark_unstated();
   const std::string& link_text(std::uint32_t node) const { return link_texts_[nodes_[node].body]; }
   const Attributes& attributes(std::uint32_t node) const;
 
@@ -79,6 +92,11 @@ class Tree {
   enum class Missing { kReport, kMake };
 
   Result<std::uint32_t> walk(std::uint32_t from, std::string_view path, Missing missing, int& links_left);
+  // Where the link `child`, found in `at`, leads.
+  Result<std::uint32_t> follow(std::uint32_t at, std::uint32_t child, std::string_view name, Missing missing, int& links_left);
+  // A directory where nothing is, or where this layer has hidden what lies below.
+  Result<std::uint32_t> imply_directory(std::uint32_t parent, std::string_view name, bool over_whiteout);
+  bool is_whiteout(std::uint32_t node) const;
   // An existing directory, or kNone.
   Result<std::uint32_t> directory(std::string_view path);
   // Where a name is or will be; its directory is made if missing.

@@ -10,8 +10,6 @@ namespace dsec::erofs {
 
 namespace {
 
-constexpr std::size_t kLongestLink = 3500;
-
 Result<void> check(const EntryMeta& meta, const std::string& path) {
   if (meta.mtime_seconds < 0 || meta.mtime_nanoseconds < 0 || meta.mtime_nanoseconds > 999'999'999) return invalid_argument(path + ": a time that no image holds");
   if (meta.attributes.empty()) return {};
@@ -22,9 +20,9 @@ Result<void> check(const EntryMeta& meta, const std::string& path) {
 
 Writer::Writer(int metadata_fd, int data_fd, WriterOptions options)
     : metadata_fd_(metadata_fd),
+      overlaps_(options.overlaps),
       tree_(options.overlaps),
       contents_(data_fd, {.profile = options.profile, .lz4_level = options.lz4_level, .keep_digests = options.keep_digests, .parents = std::move(options.parents)}) {
-  DSEC_CHECK(contents_.parents().size() < kMaximalDevices);
 }
 
 Result<void> Writer::make_directory(const std::string& path, const EntryMeta& meta) {
@@ -36,8 +34,7 @@ Result<void> Writer::begin_file(const std::string& path, const EntryMeta& meta, 
   DSEC_CHECK(file_ == kNone);
   DSEC_TRY(check(meta, path));
   DSEC_ASSIGN(file_, tree_.make(path, static_cast<std::uint16_t>(S_IFREG | (meta.mode & 07777)), meta));
-  const std::size_t head = sizeof(Inode) + attribute_area_bytes(stored_attributes(meta.attributes, {}));
-  contents_.begin(shape, head < kBlockBytes ? kBlockBytes - head : 0);
+  contents_.begin(shape, room_beside(meta.attributes));
   tree_.node(file_).size = shape.bytes;
   return {};
 }
@@ -51,7 +48,7 @@ Result<void> Writer::finish_file() {
 
 Result<void> Writer::make_symlink(const std::string& path, const std::string& target, const EntryMeta& meta) {
   if (target.empty()) return invalid_argument(path + ": a symbolic link without a target");
-  if (target.size() > kLongestLink || target.find('\0') != std::string::npos) return invalid_argument(path + ": a symbolic link's target is too long");
+  if (target.size() > Tree::kLongestLink || target.find('\0') != std::string::npos) return invalid_argument(path + ": a symbolic link's target is too long");
   EntryMeta plain = meta;
   plain.attributes.clear();  // user.* is for files and directories alone
   DSEC_TRY(check(plain, path));
@@ -79,9 +76,11 @@ Result<void> Writer::make_opaque(const std::string& path) { return tree_.make_op
 
 Result<WrittenImage> Writer::finish(const FinishOptions& options) {
   DSEC_CHECK(file_ == kNone);
+  if (overlaps_ == Overlaps::kLayer) tree_.mark_unstated();
   ImageLayout layout(tree_, contents_);
   DSEC_TRY(contents_.close(layout.used_contents()));
   const DeviceList devices = list_devices(contents_, layout.used_contents());
+  if (devices.devices.size() > kMaximalDevices) return Error(ErrorCode::kTooLarge, "the image has more than 16 data files");
   DSEC_TRY(layout.place(front_bytes(devices.devices.size()), options.unstated_seconds));
   DSEC_ASSIGN(const std::uint64_t metadata_bytes, write_metadata({tree_, contents_, layout, devices, options.identity}, metadata_fd_));
   return WrittenImage{metadata_bytes, contents_.data().bytes(), contents_.data().digest(), layout.inodes().size()};

@@ -23,7 +23,7 @@ struct WriterOptions {
   Profile profile = Profile::kPlain;
   int lz4_level = 0;                // 0: fast, 1 to 12: LZ4 HC
   bool keep_digests = false;        // as_parent() will be asked for
-  std::vector<ParentData> parents;  // at most 15; only those that are used become devices
+  std::vector<ParentData> parents;  // only those that are used become devices, of which there are 16 at most
 };
 
 struct FinishOptions {
@@ -51,16 +51,21 @@ class Writer final : public EntrySink {
   Result<void> make_symlink(const std::string& path, const std::string& target, const EntryMeta& meta) override;
   Result<void> make_hard_link(const std::string& path, const std::string& target) override { return tree_.make_hard_link(path, target); }
   Result<void> make_fifo(const std::string& path, const EntryMeta& meta) override;
-  Result<void> remove(const std::string& path) override { return tree_.remove(path); }
-  Result<std::vector<std::string>> names(const std::string& path) override { return tree_.names(path); }
+  // A character device 0:0.
+  Result<void> make_whiteout(const std::string& path) override;
+  Result<void> make_opaque(const std::string& path) override;
 
-  // Hides `path` of the layers below: a character device 0:0.
-  Result<void> make_whiteout(const std::string& path);
-  // Hides all that lies below `path` in lower layers.
-  Result<void> make_opaque(const std::string& path);
+  // Removes a file or a whole directory; absent is fine.
+  Result<void> remove(const std::string& path) { return tree_.remove(path); }
+  // The names in a directory; empty when there is none.
+  Result<std::vector<std::string>> names(const std::string& path) { return tree_.names(path); }
   // A directory of this mode and root's unless there is one.
   Result<void> ensure_directory(const std::string& path, mode_t mode) { return tree_.ensure_directory(path, mode); }
   std::uint64_t implied_directories() const override { return tree_.implied_directories(); }
+
+  // For who lays whole layers into the image (layer_merge.h).
+  Tree& tree() { return tree_; }
+  ContentStore& contents() { return contents_; }
 
   // Both files are whole, and nothing is synced.
   Result<WrittenImage> finish(const FinishOptions& options);
@@ -69,6 +74,7 @@ class Writer final : public EntrySink {
 
  private:
   const int metadata_fd_;
+  const Overlaps overlaps_;
   Tree tree_;
   ContentStore contents_;
   std::uint32_t file_ = kNone;  // that is being written

@@ -32,15 +32,20 @@ struct Pipe {
   sys::Fd write;
 };
 
-Result<Pipe> make_pipe() {
+// Of the numbers that the child's descriptors are put on.
+Result<sys::Fd> out_of_the_way(int fd, int above) {
+  sys::Fd moved(::fcntl(fd, F_DUPFD_CLOEXEC, above));
+  if (!moved) return errno_error("move a descriptor", errno);
+  return moved;
+}
+
+Result<Pipe> make_pipe(int above) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return errno_error("make a pipe", errno);
   Pipe low{sys::Fd(ends[0]), sys::Fd(ends[1])};
-  // Out of the way of 0 to 3, which the child's ends are put on.
-  const int read = ::fcntl(low.read.get(), F_DUPFD_CLOEXEC, 10);
-  const int write = ::fcntl(low.write.get(), F_DUPFD_CLOEXEC, 10);
-  Pipe high{sys::Fd(read), sys::Fd(write)};
-  if (read < 0 || write < 0) return errno_error("make a pipe", errno);
+  Pipe high;
+  DSEC_ASSIGN(high.read, out_of_the_way(low.read.get(), above));
+  DSEC_ASSIGN(high.write, out_of_the_way(low.write.get(), above));
   return high;
 }
 
@@ -83,6 +88,7 @@ struct ChildPlan {
   int answer;
   int log;
   int helper;
+  const std::vector<sys::Fd>* passed;
   const char* directory;
   char* const* argv;
   char* const* environment;
@@ -105,15 +111,20 @@ struct ChildPlan {
   if (::syscall(SYS_setgroups, 0, nullptr) != 0 || ::syscall(SYS_setresgid, 0, 0, 0) != 0 || ::syscall(SYS_setresuid, 0, 0, 0) != 0) ::_exit(123);
   ::setsid();
   if (::dup2(plan.input, 0) < 0 || ::dup2(plan.log, 1) < 0 || ::dup2(plan.log, 2) < 0 || ::dup2(plan.answer, 3) < 0) ::_exit(124);
-  ::syscall(SYS_close_range, 4, ~0U, CLOSE_RANGE_CLOEXEC);
+  int next = kFirstPassed;
+  for (const sys::Fd& one : *plan.passed) {
+    if (::dup2(one.get(), next++) < 0) ::_exit(124);
+  }
+  ::syscall(SYS_close_range, next, ~0U, CLOSE_RANGE_CLOEXEC);
   ::syscall(SYS_execveat, plan.helper, "", plan.argv, plan.environment, AT_EMPTY_PATH);
   ::_exit(125);
 }
 
-Result<std::pair<pid_t, sys::Fd>> start(const ChildPlan& plan, bool node_network) {
+Result<std::pair<pid_t, sys::Fd>> start(const ChildPlan& plan, const ConfinedRun& run) {
   int pidfd = -1;
   clone_args args{};
-  args.flags = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_PIDFD | (node_network ? 0ULL : CLONE_NEWNET);
+  args.flags = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_PIDFD | (run.node_network ? 0ULL : CLONE_NEWNET) |
+               (run.users == WorkerUsers::kOwn ? CLONE_NEWUSER : 0ULL);
   args.pidfd = reinterpret_cast<std::uint64_t>(&pidfd);
   args.exit_signal = SIGCHLD;
   const long pid = ::syscall(SYS_clone3, &args, sizeof args);
@@ -193,6 +204,7 @@ Result<void> listen(const ConfinedRun& run, sys::Fd& answer, sys::Fd& log, Answe
     if (run.deadline.passed()) return Error(ErrorCode::kDeadlineExceeded, "the import took too long");
     std::array<pollfd, 2> waits = {pollfd{.fd = answer.get(), .events = POLLIN, .revents = 0}, pollfd{.fd = log.get(), .events = POLLIN, .revents = 0}};
     if (::poll(waits.data(), waits.size(), std::min(run.deadline.left_ms(), kCancelCheckMs)) < 0 && errno != EINTR) return errno_error("wait for the import worker", errno);
+    if (run.on_tick) run.on_tick();
     if (answer.valid() && waits[0].revents != 0) {
       DSEC_ASSIGN(const bool more, drain(answer, [&](std::string_view bytes) { return answers.add(bytes); }));
       if (!more) answer.reset();
@@ -224,26 +236,30 @@ Error death(const siginfo_t& status, const LogTail& tail) {
 }  // namespace
 
 Result<ImportResult> run_confined(const ConfinedRun& run) {
+  const int above = kFirstPassed + static_cast<int>(run.passed.size());
   DSEC_ASSIGN(const sys::Fd helper_low, sys::open_at(AT_FDCWD, run.helper, O_PATH));
-  const sys::Fd helper(::fcntl(helper_low.get(), F_DUPFD_CLOEXEC, 10));
-  if (!helper) return errno_error("open " + run.helper, errno);
+  DSEC_ASSIGN(const sys::Fd helper, out_of_the_way(helper_low.get(), above));
   DSEC_ASSIGN(const sys::Fd nothing, sys::open_at(AT_FDCWD, "/dev/null", O_RDONLY));
-  const sys::Fd input(::fcntl(run.input >= 0 ? run.input : nothing.get(), F_DUPFD_CLOEXEC, 10));
-  if (!input) return errno_error("take the input", errno);
-  DSEC_ASSIGN(Pipe gate, make_pipe());
-  DSEC_ASSIGN(Pipe answer, make_pipe());
-  DSEC_ASSIGN(Pipe log, make_pipe());
+  DSEC_ASSIGN(const sys::Fd input, out_of_the_way(run.input >= 0 ? run.input : nothing.get(), above));
+  std::vector<sys::Fd> passed(run.passed.size());
+  for (std::size_t i = 0; i < passed.size(); i++) {
+    DSEC_ASSIGN(passed[i], out_of_the_way(run.passed[i], above));
+  }
+  DSEC_ASSIGN(Pipe gate, make_pipe(above));
+  DSEC_ASSIGN(Pipe answer, make_pipe(above));
+  DSEC_ASSIGN(Pipe log, make_pipe(above));
 
   const std::string request = encode(run.request);
   std::array<char*, 4> argv = {const_cast<char*>("dsec"), const_cast<char*>("import-worker"), const_cast<char*>(request.c_str()), nullptr};
   std::array<char*, 2> environment = {const_cast<char*>("PATH=/usr/bin:/bin"), nullptr};
-  DSEC_ASSIGN(auto started, start({gate.read.get(), gate.write.get(), input.get(), answer.write.get(), log.write.get(), helper.get(), run.job_directory.c_str(), argv.data(), environment.data()},
-                                  run.node_network));
+  DSEC_ASSIGN(auto started, start({gate.read.get(), gate.write.get(), input.get(), answer.write.get(), log.write.get(), helper.get(), &passed, run.job_directory.c_str(), argv.data(), environment.data()},
+                                  run));
   Worker worker(started.first, std::move(started.second));
   answer.write.reset();
   log.write.reset();
   gate.read.reset();
-  DSEC_TRY(map_ids(worker.pid(), run.first_id).within("give the import worker its ids"));
+  if (run.users == WorkerUsers::kOwn) DSEC_TRY(map_ids(worker.pid(), run.first_id).within("give the import worker its ids"));
+  if (run.before_start) DSEC_TRY(run.before_start(worker.pid()));
   DSEC_TRY(sys::write_all(gate.write.get(), "x").within("start the import worker"));
 
   Answers answers(run.on_progress);

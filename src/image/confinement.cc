@@ -1,8 +1,10 @@
 #include "image/confinement.h"
 
 #include <fcntl.h>
+#include <grp.h>
 #include <linux/capability.h>
 #include <linux/mount.h>
+#include <signal.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -109,6 +111,27 @@ Result<void> show_device(int root, const std::string& name) {
   return put_mount(mount.get(), root, "dev/" + name);
 }
 
+Result<void> show_devices_and_processes(int root) {
+  for (const char* name : {"null", "zero", "full", "random", "urandom", "tty"}) DSEC_TRY(show_device(root, name));
+  for (const auto& [target, name] : {std::pair{"/proc/self/fd", "dev/fd"}, {"/proc/self/fd/0", "dev/stdin"}, {"/proc/self/fd/1", "dev/stdout"}, {"/proc/self/fd/2", "dev/stderr"}}) {
+    if (::symlinkat(target, root, name) != 0) return errno_error(std::string("make /") + name, errno);
+  }
+  DSEC_ASSIGN(const sys::Fd proc, new_filesystem("proc", {}));
+  DSEC_TRY(restrict_mount(proc.get(), MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC, 0));
+  return put_mount(proc.get(), root, "proc");
+}
+
+// What skopeo reads: certificates, and names of the hosts that it may reach.
+Result<void> show_registry_tools(int root, const std::string& hosts) {
+  for (const char* name : {"etc", "dev", "proc", "sys", "run"}) DSEC_TRY(make_directory(root, name));
+  for (const char* name : {"ssl", "ca-certificates", "passwd", "group", "ld.so.cache", "localtime", "protocols", "services"}) DSEC_TRY(show(root, std::string("etc/") + name));
+  for (const auto& [name, text] : {std::pair<const char*, std::string>{"etc/hosts", "127.0.0.1 localhost\n" + hosts}, {"etc/nsswitch.conf", "hosts: files\n"}}) {
+    DSEC_ASSIGN(const sys::Fd file, sys::open_at(root, name, O_WRONLY | O_CREAT, 0644));
+    DSEC_TRY(sys::write_all(file.get(), text));
+  }
+  return show_devices_and_processes(root);
+}
+
 // What apt, dpkg, perl and mmdebstrap read. Files that only root may read stay
 // unreadable: the worker is nobody there.
 Result<void> show_package_tools(int root) {
@@ -118,13 +141,7 @@ Result<void> show_package_tools(int root) {
                            "services", "debian_version", "os-release", "mke2fs.conf"}) {
     DSEC_TRY(show(root, std::string("etc/") + name));
   }
-  for (const char* name : {"null", "zero", "full", "random", "urandom", "tty"}) DSEC_TRY(show_device(root, name));
-  for (const auto& [target, name] : {std::pair{"/proc/self/fd", "dev/fd"}, {"/proc/self/fd/0", "dev/stdin"}, {"/proc/self/fd/1", "dev/stdout"}, {"/proc/self/fd/2", "dev/stderr"}}) {
-    if (::symlinkat(target, root, name) != 0) return errno_error(std::string("make /") + name, errno);
-  }
-  DSEC_ASSIGN(const sys::Fd proc, new_filesystem("proc", {}));
-  DSEC_TRY(restrict_mount(proc.get(), MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC, 0));
-  return put_mount(proc.get(), root, "proc");
+  return show_devices_and_processes(root);
 }
 
 Result<void> limit(int resource, rlim_t value) {
@@ -136,14 +153,22 @@ Result<void> limit(int resource, rlim_t value) {
   return {};
 }
 
+// Reading every file, and the marks of overlayfs on it (trusted.*), which a process
+// has to be CAP_SYS_ADMIN of the host to see. What else that capability is good for
+// the filter leaves no call for.
+constexpr std::uint64_t kReaderCapabilities = 1ULL << CAP_SYS_ADMIN | 1ULL << CAP_DAC_READ_SEARCH;
 // Writing a tree with foreign owners; nothing over processes, mounts or networks.
 constexpr std::uint64_t kParserCapabilities = 1ULL << CAP_CHOWN | 1ULL << CAP_DAC_OVERRIDE | 1ULL << CAP_FOWNER | 1ULL << CAP_FSETID | 1ULL << CAP_SETFCAP;
 
-Result<void> keep_capabilities(std::uint64_t kept) {
+Result<void> bound_capabilities(std::uint64_t kept) {
   for (int capability = 0; ::prctl(PR_CAPBSET_READ, capability, 0, 0, 0) >= 0; capability++) {
     if ((kept >> capability & 1) != 0) continue;
     if (::prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0) return errno_error("drop a capability", errno);
   }
+  return {};
+}
+
+Result<void> keep_capabilities(std::uint64_t kept) {
   __user_cap_header_struct header{.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
   __user_cap_data_struct data[2] = {};
   for (int half = 0; half < 2; half++) data[half].effective = data[half].permitted = static_cast<std::uint32_t>(kept >> (32 * half));
@@ -151,16 +176,28 @@ Result<void> keep_capabilities(std::uint64_t kept) {
   return {};
 }
 
+// Nobody's on the host, with what it may of the tree kept over the change.
+Result<void> become(unsigned id, std::uint64_t kept) {
+  DSEC_TRY(bound_capabilities(kept));
+  if (::prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0) != 0) return errno_error("keep capabilities", errno);
+  if (::setgroups(0, nullptr) != 0 || ::setresgid(id, id, id) != 0 || ::setresuid(id, id, id) != 0) return errno_error("give up root", errno);
+  DSEC_TRY(keep_capabilities(kept));
+  // The change of ids has cleared both.
+  if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return errno_error("die with the importer", errno);
+  if (::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) return errno_error("become undumpable", errno);
+  return {};
+}
+
 }  // namespace
 
-Result<void> enter_private_tree(WorkerProfile profile, std::uint64_t memory_bytes) {
+Result<void> enter_private_tree(WorkerProfile profile, std::uint64_t memory_bytes, const std::string& hosts) {
   if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return errno_error("make the mounts private", errno);
   DSEC_ASSIGN(const sys::Fd work, clone_tree(".", false));
-  DSEC_TRY(restrict_mount(work.get(), MOUNT_ATTR_NODEV | (profile == WorkerProfile::kParser ? MOUNT_ATTR_NOSUID : 0), 0));
+  DSEC_TRY(restrict_mount(work.get(), MOUNT_ATTR_NODEV | (profile == WorkerProfile::kPackages ? 0 : MOUNT_ATTR_NOSUID), 0));
   DSEC_ASSIGN(const sys::Fd root, new_filesystem("tmpfs", {{"mode", "0755"}, {"size", "1m"}}));
   DSEC_TRY(put_mount(root.get(), AT_FDCWD, "."));
 
-  DSEC_TRY(show_program_directories(root.get()));
+  if (profile != WorkerProfile::kReader) DSEC_TRY(show_program_directories(root.get()));
   DSEC_TRY(make_directory(root.get(), "work"));
   DSEC_TRY(put_mount(work.get(), root.get(), "work"));
   if (memory_bytes != 0) {
@@ -171,6 +208,7 @@ Result<void> enter_private_tree(WorkerProfile profile, std::uint64_t memory_byte
   }
   if (::symlinkat("work", root.get(), "tmp") != 0) return errno_error("make /tmp", errno);
   if (profile == WorkerProfile::kPackages) DSEC_TRY(show_package_tools(root.get()));
+  if (profile == WorkerProfile::kRegistry) DSEC_TRY(show_registry_tools(root.get(), hosts));
 
   if (::fchdir(root.get()) != 0) return errno_error("enter the private tree", errno);
   if (::syscall(SYS_pivot_root, ".", ".") != 0) return errno_error("change the root", errno);
@@ -183,20 +221,34 @@ Result<void> enter_private_tree(WorkerProfile profile, std::uint64_t memory_byte
 
 Result<void> limit_resources(WorkerProfile profile, unsigned long long largest_file) {
   DSEC_TRY(limit(RLIMIT_CORE, 0));
-  DSEC_TRY(limit(RLIMIT_NOFILE, profile == WorkerProfile::kParser ? 256 : 4096));
+  DSEC_TRY(limit(RLIMIT_NOFILE, profile == WorkerProfile::kPackages ? 4096 : 256));
   DSEC_TRY(limit(RLIMIT_FSIZE, largest_file));
-  DSEC_TRY(limit(RLIMIT_NPROC, profile == WorkerProfile::kParser ? 64 : 1024));
+  DSEC_TRY(limit(RLIMIT_NPROC, profile == WorkerProfile::kPackages ? 1024 : 64));
 #if !__has_feature(address_sanitizer) && !__has_feature(thread_sanitizer)  // they reserve terabytes of addresses
   DSEC_TRY(limit(RLIMIT_AS, 8ULL << 30));
 #endif
   return {};
 }
 
-Result<void> drop_privileges(WorkerProfile profile) {
+Result<void> drop_privileges(WorkerProfile profile, unsigned run_as) {
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return errno_error("give up new privileges", errno);
   if (::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) return errno_error("become undumpable", errno);
-  if (profile == WorkerProfile::kParser) DSEC_TRY(keep_capabilities(kParserCapabilities));
-  return profile == WorkerProfile::kParser ? install_parser_filter() : install_package_filter();
+  switch (profile) {
+    case WorkerProfile::kParser:
+      DSEC_TRY(bound_capabilities(kParserCapabilities));
+      DSEC_TRY(keep_capabilities(kParserCapabilities));
+      return install_parser_filter();
+    case WorkerProfile::kReader:
+      DSEC_TRY(become(run_as, kReaderCapabilities));
+      return install_reader_filter();
+    case WorkerProfile::kPackages:
+      return install_package_filter();
+    case WorkerProfile::kRegistry:
+      DSEC_TRY(bound_capabilities(0));
+      DSEC_TRY(keep_capabilities(0));
+      return install_package_filter();
+  }
+  return Error(ErrorCode::kInternal, "a worker of no profile");
 }
 
 }  // namespace dsec::image

@@ -18,8 +18,11 @@ struct ModeName {
   ImportMode mode;
   std::string_view name;
 };
-constexpr std::array kModes = {ModeName{ImportMode::kTar, "tar"}, ModeName{ImportMode::kOci, "oci"},
-                               ModeName{ImportMode::kDebian, "debian"}, ModeName{ImportMode::kProbe, "probe"}};
+constexpr std::array kModes = {ModeName{ImportMode::kTar, "tar"},         ModeName{ImportMode::kArchive, "archive"}, ModeName{ImportMode::kDecompress, "decompress"},
+                               ModeName{ImportMode::kPart, "part"},       ModeName{ImportMode::kMerge, "merge"},     ModeName{ImportMode::kInspect, "inspect"},
+                               ModeName{ImportMode::kFetch, "fetch"},     ModeName{ImportMode::kDebian, "debian"},   ModeName{ImportMode::kProbe, "probe"},
+                               ModeName{ImportMode::kUpper, "upper"}};
+constexpr std::size_t kLongestPath = 200;
 
 Result<ImportMode> parse_mode(std::string_view text) {
   for (const ModeName& known : kModes) {
@@ -35,10 +38,11 @@ std::string_view to_string(ImportMode mode) {
   die("unknown import mode");
 }
 
-// What a worker may say about itself and its input. Anything else (a conflict,
-// a refused key) it could only make up.
-constexpr std::array kWorkerCodes = {ErrorCode::kInvalidArgument, ErrorCode::kTooLarge,  ErrorCode::kExhausted, ErrorCode::kInternal,
-                                     ErrorCode::kDataFault,       ErrorCode::kUnsupported, ErrorCode::kUnavailable};
+// What a worker may say about itself, its input and the registry that it asked.
+// Anything else (a refused key of ours) it could only make up.
+constexpr std::array kWorkerCodes = {ErrorCode::kInvalidArgument, ErrorCode::kTooLarge,    ErrorCode::kExhausted, ErrorCode::kInternal,
+                                     ErrorCode::kDataFault,       ErrorCode::kUnsupported, ErrorCode::kUnavailable, ErrorCode::kConflict,
+                                     ErrorCode::kNotFound,        ErrorCode::kPermissionDenied};
 
 json::array strings(const std::vector<std::string>& values) {
   json::array out;
@@ -52,6 +56,108 @@ json::object strings(const std::map<std::string, std::string>& values) {
   return out;
 }
 
+json::array numbers(const std::vector<std::uint64_t>& values) {
+  json::array out;
+  for (const std::uint64_t value : values) out.emplace_back(value);
+  return out;
+}
+
+void read_numbers(StrictObject& fields, const char* name, std::vector<std::uint64_t>& out) {
+  const json::array* values = fields.take_array(name);
+  if (values == nullptr) return;
+  for (const json::value& value : *values) {
+    boost::system::error_code failed;
+    out.push_back(value.to_number<std::uint64_t>(failed));
+    if (failed) return fields.fail(std::string(name) + ": not a list of numbers");
+  }
+}
+
+void read_config(StrictObject& fields, model::ImageConfig& out) {
+  const json::value* config = fields.take("config");
+  if (config == nullptr) return;
+  StrictObject inner(*config, "config");
+  inner.read("entrypoint", out.entrypoint);
+  inner.read("command", out.command);
+  inner.read("env", out.env);
+  inner.read("cwd", out.cwd);
+  inner.read("user", out.user);
+  if (Result<void> done = inner.finish(); !done.ok()) fields.fail(std::move(done).error());
+}
+
+json::array layers_json(const std::vector<ArchiveLayer>& layers) {
+  json::array out;
+  for (const ArchiveLayer& layer : layers) out.push_back(json::object{{"path", layer.path}, {"digest", layer.digest}, {"diff_id", layer.diff_id}});
+  return out;
+}
+
+Result<std::vector<ArchiveLayer>> read_layers(const json::array& values) {
+  std::vector<ArchiveLayer> out;
+  if (values.size() > kMostLayers) return Error(ErrorCode::kTooLarge, "the image has more than 512 layers");
+  for (const json::value& value : values) {
+    ArchiveLayer layer;
+    StrictObject fields(value, "layers");
+    fields.read("path", layer.path);
+    fields.read("digest", layer.digest);
+    fields.read("diff_id", layer.diff_id);
+    DSEC_TRY(fields.finish());
+    if (layer.path.empty() || layer.path.size() > kLongestPath || layer.path.find('\0') != std::string::npos) return invalid_argument("the name of a layer's file is too long");
+    if (!model::is_digest(layer.diff_id) || (!layer.digest.empty() && !model::is_digest(layer.digest))) return Error(ErrorCode::kUnsupported, "a layer is not named by a sha256 digest");
+    out.push_back(std::move(layer));
+  }
+  return out;
+}
+
+// Names are bytes, and what is told of them was read by a worker.
+json::array findings_to_json(const std::vector<ResidueFinding>& findings) {
+  json::array out;
+  for (const ResidueFinding& finding : findings) out.push_back(json::object{{"path_base64", to_base64(finding.path)}, {"rule", finding.rule}});
+  return out;
+}
+
+Result<std::vector<ResidueFinding>> read_findings(const json::array& items) {
+  std::vector<ResidueFinding> out;
+  for (const json::value& item : items) {
+    std::string path;
+    ResidueFinding finding;
+    StrictObject fields(item, "residue");
+    fields.read("path_base64", path);
+    fields.read("rule", finding.rule);
+    DSEC_TRY(fields.finish());
+    DSEC_ASSIGN(finding.path, from_base64(path));
+    out.push_back(std::move(finding));
+  }
+  return out;
+}
+
+json::object to_json(const UpperRequest& upper) {
+  return {{"first_id", upper.first_id}, {"ids", upper.ids},         {"run_as", upper.run_as},          {"remove", strings(upper.remove)},
+          {"allow", strings(upper.allow)}, {"project", upper.project}, {"parents", strings(upper.parents)}};
+}
+
+Result<UpperRequest> read_upper(const json::value& value) {
+  UpperRequest out;
+  std::uint64_t first_id = 0;
+  std::uint64_t ids = 0;
+  std::uint64_t run_as = 0;
+  StrictObject fields(value, "upper");
+  fields.read("first_id", first_id);
+  fields.read("ids", ids);
+  fields.read("run_as", run_as);
+  fields.read("remove", out.remove);
+  fields.read("allow", out.allow);
+  fields.read("project", out.project);
+  fields.read("parents", out.parents);
+  DSEC_TRY(fields.finish());
+  for (const std::uint64_t id : {first_id, ids, run_as}) {
+    if (id > UINT32_MAX) return invalid_argument("upper: an id that is none");
+  }
+  if (run_as == 0) return invalid_argument("upper: run_as is root");
+  out.first_id = static_cast<std::uint32_t>(first_id);
+  out.ids = static_cast<std::uint32_t>(ids);
+  out.run_as = static_cast<std::uint32_t>(run_as);
+  return out;
+}
+
 Result<ImportResult> read_result(const json::value& value) {
   ImportResult out;
   StrictObject fields(value, "result");
@@ -60,16 +166,17 @@ Result<ImportResult> read_result(const json::value& value) {
   fields.read("devices_dropped", out.counts.devices_dropped);
   fields.read("attributes_dropped", out.counts.attributes_dropped);
   fields.read("owners_replaced", out.counts.owners_replaced);
+  fields.read("removed", out.counts.removed);
+  if (const json::array* findings = fields.take_array("residue")) {
+    Result<std::vector<ResidueFinding>> read = read_findings(*findings);
+    if (read.ok()) out.residue = std::move(read).value();
+    else fields.fail(std::move(read).error());
+  }
   fields.read("architecture", out.architecture);
   fields.read("facts", out.facts);
-  if (const json::value* config = fields.take("config")) {
-    StrictObject inner(*config, "result.config");
-    inner.read("entrypoint", out.config.entrypoint);
-    inner.read("command", out.config.command);
-    inner.read("env", out.config.env);
-    inner.read("cwd", out.config.cwd);
-    inner.read("user", out.config.user);
-    if (Result<void> done = inner.finish(); !done.ok()) fields.fail(std::move(done).error());
+  read_config(fields, out.config);
+  if (const json::array* layers = fields.take_array("layers")) {
+    DSEC_ASSIGN(out.layers, read_layers(*layers));
   }
   DSEC_TRY(fields.finish());
   if (out.architecture.empty() || out.architecture.size() > 32) return invalid_argument("result.architecture: not a word");
@@ -115,16 +222,54 @@ std::string tame(std::string_view text, std::size_t limit) {
   return out;
 }
 
+std::string encode(const std::vector<ResidueRule>& rules) {
+  json::array out;
+  for (const ResidueRule& rule : rules) out.push_back(json::object{{"name", rule.name}, {"text_base64", to_base64(rule.text)}});
+  return json::serialize(json::object{{"rules", std::move(out)}});
+}
+
+Result<std::vector<ResidueRule>> decode_residue_rules(std::string_view text) {
+  DSEC_ASSIGN(const json::value value, model::parse_json(text));
+  std::vector<ResidueRule> rules;
+  StrictObject fields(value, "");
+  if (const json::array* items = fields.take_array("rules")) {
+    for (const json::value& item : *items) {
+      ResidueRule rule;
+      std::string bytes;
+      StrictObject inner(item, "rules");
+      inner.read("name", rule.name);
+      inner.read("text_base64", bytes);
+      DSEC_TRY(inner.finish());
+      DSEC_ASSIGN(rule.text, from_base64(bytes));
+      DSEC_TRY(check_residue_rule(rule));
+      rules.push_back(std::move(rule));
+    }
+  }
+  DSEC_TRY(fields.finish());
+  return rules;
+}
+
 std::string encode(const ImportRequest& request) {
-  return json::serialize(json::object{{"mode", json::string_view(to_string(request.mode))},
-                                      {"kind", json::string_view(model::to_string(request.kind))},
-                                      {"at", request.at},
-                                      {"max_bytes", request.max_bytes},
-                                      {"max_entries", request.max_entries},
-                                      {"profile", json::string_view(to_string(request.profile))},
-                                      {"memory_bytes", request.memory_bytes},
-                                      {"suite", request.suite},
-                                      {"packages", strings(request.packages)}});
+  json::object out{{"mode", json::string_view(to_string(request.mode))},
+                   {"kind", json::string_view(model::to_string(request.kind))},
+                   {"at", request.at},
+                   {"max_bytes", request.max_bytes},
+                   {"max_entries", request.max_entries},
+                   {"profile", json::string_view(to_string(request.profile))},
+                   {"memory_bytes", request.memory_bytes},
+                   {"suite", request.suite},
+                   {"packages", strings(request.packages)},
+                   {"architecture", request.architecture},
+                   {"diff_id", request.diff_id},
+                   {"stack", numbers(request.stack)},
+                   {"data_files", numbers(request.data_files)},
+                   {"config", model::to_json(request.config)},
+                   {"reference", request.reference},
+                   {"known", strings(request.known)},
+                   {"plain_http", request.plain_http},
+                   {"hosts", request.hosts}};
+  if (request.mode == ImportMode::kUpper || request.upper.run_as != 0) out["upper"] = to_json(request.upper);
+  return json::serialize(out);
 }
 
 Result<ImportRequest> decode_request(std::string_view text) {
@@ -140,6 +285,20 @@ Result<ImportRequest> decode_request(std::string_view text) {
   fields.read("memory_bytes", out.memory_bytes);
   fields.read("suite", out.suite);
   fields.read("packages", out.packages);
+  fields.read("architecture", out.architecture);
+  fields.read("diff_id", out.diff_id);
+  read_numbers(fields, "stack", out.stack);
+  read_numbers(fields, "data_files", out.data_files);
+  read_config(fields, out.config);
+  if (const json::value* upper = fields.take("upper")) {
+    Result<UpperRequest> read = read_upper(*upper);
+    if (read.ok()) out.upper = std::move(read).value();
+    else fields.fail(std::move(read).error());
+  }
+  fields.read("reference", out.reference);
+  fields.read("known", out.known);
+  fields.read("plain_http", out.plain_http);
+  fields.read("hosts", out.hosts);
   DSEC_TRY(fields.finish());
   return out;
 }
@@ -154,8 +313,11 @@ std::string encode(const ImportResult& result) {
                                                               {"devices_dropped", result.counts.devices_dropped},
                                                               {"attributes_dropped", result.counts.attributes_dropped},
                                                               {"owners_replaced", result.counts.owners_replaced},
+                                                              {"removed", result.counts.removed},
+                                                              {"residue", findings_to_json(result.residue)},
                                                               {"architecture", result.architecture},
                                                               {"facts", strings(result.facts)},
+                                                              {"layers", layers_json(result.layers)},
                                                               {"config", model::to_json(result.config)}}}});
 }
 

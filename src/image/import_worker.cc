@@ -9,21 +9,22 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <clocale>
 #include <exception>
-#include <memory>
+#include <functional>
 
 #include "base/clock.h"
 #include "base/errno_text.h"
-#include "erofs/writer.h"
 #include "image/confinement.h"
 #include "image/debian_builder.h"
 #include "image/import_messages.h"
-#include "image/oci_archive.h"
+#include "image/oci_worker.h"
+#include "image/pack_worker.h"
+#include "image/registry_worker.h"
 #include "image/tar_unpacker.h"
+#include "image/worker_layer.h"
 #include "sys/file.h"
 
 namespace dsec::image {
@@ -31,7 +32,9 @@ namespace dsec::image {
 namespace {
 
 constexpr int kAnswer = 3;
-constexpr int kNewFile = O_RDWR | O_CREAT | O_EXCL;
+
+// The image can be a little larger than what is in it.
+std::uint64_t largest_file(const ImportRequest& request) { return request.max_bytes + request.max_bytes / 8 + (1ULL << 30); }
 
 Result<void> say(const std::string& line) { return sys::write_all(kAnswer, line + "\n"); }
 
@@ -52,61 +55,17 @@ class ProgressLine {
   Instant next_{};
 };
 
-// What a base must have for the sandbox's own mounts.
-Result<void> add_mount_points(erofs::Writer& tree) {
-  for (const char* name : {"proc", "sys", "dev", "run", "etc"}) DSEC_TRY(tree.ensure_directory(name, 0755).within("a base needs directories for its mounts"));
-  return tree.ensure_directory("tmp", 01777).within("a base needs directories for its mounts");
-}
-
-// The two files of the layer and what writes them.
-struct Layer {
-  sys::Fd metadata;
-  sys::Fd data;
-  std::unique_ptr<erofs::Writer> writer;
-
-  static Result<Layer> begin(const ImportRequest& request, erofs::Overlaps overlaps) {
-    Layer layer;
-    DSEC_ASSIGN(layer.metadata, sys::open_at(AT_FDCWD, "/work/layer.meta", kNewFile, 0600));
-    DSEC_ASSIGN(layer.data, sys::open_at(AT_FDCWD, "/work/layer.data", kNewFile, 0600));
-    layer.writer = std::make_unique<erofs::Writer>(layer.metadata.get(), layer.data.get(), erofs::WriterOptions{.overlaps = overlaps, .profile = request.profile});
-    return layer;
-  }
-};
-
-Result<ImportResult> finish_image(const ImportRequest& request, Layer& layer, const TarUnpacker& unpacker, ImportResult result, ProgressLine& progress) {
-  if (request.kind == model::LayerKind::kBase) DSEC_TRY(add_mount_points(*layer.writer));
-  result.counts = unpacker.counts();
-  result.counts.entries += layer.writer->implied_directories();
-
-  // The kind and the configuration are part of what the layer is: two records
-  // never share one digest.
-  ImportResult settings;
-  settings.config = result.config;
-  settings.architecture = result.architecture;
-  const std::string identity = encode(ImportRequest{.kind = request.kind}) + encode(settings);
-  progress("build", result.counts.content_bytes);
-  const Result<erofs::WrittenImage> written = layer.writer->finish({.unstated_seconds = unpacker.newest_seconds(), .identity = identity}).within("build the image");
-  if (!written.ok()) return written.error();
-  return result;
-}
-
 Result<ImportResult> import_tar(const ImportRequest& request, ProgressLine& progress) {
-  DSEC_ASSIGN(Layer layer, Layer::begin(request, erofs::Overlaps::kRefuse));
+  DSEC_ASSIGN(LayerFilesInWork layer, LayerFilesInWork::begin({.overlaps = erofs::Overlaps::kRefuse, .profile = request.profile}));
   TarUnpacker unpacker(*layer.writer, request.at, {request.max_bytes, request.max_entries}, [&](std::uint64_t bytes) { progress("unpack", bytes); });
   DSEC_TRY(unpacker.unpack(STDIN_FILENO));
-  return finish_image(request, layer, unpacker, {}, progress);
-}
-
-Result<ImportResult> import_oci(const ImportRequest& request, ProgressLine& progress) {
-  const UnpackLimits limits{request.max_bytes, request.max_entries};
-  DSEC_ASSIGN(OciArchive archive, OciArchive::receive(STDIN_FILENO, "/work/archive", limits, [&](std::uint64_t bytes) { progress("receive", bytes); }));
-  DSEC_ASSIGN(Layer layer, Layer::begin(request, erofs::Overlaps::kReplace));
-  TarUnpacker unpacker(*layer.writer, request.at, limits, [&](std::uint64_t) { progress("unpack", unpacker.counts().content_bytes); });
-  DSEC_TRY(archive.apply_layers(unpacker));
+  if (request.kind == model::LayerKind::kBase) DSEC_TRY(add_mount_points(*layer.writer));
   ImportResult result;
-  result.config = archive.config();
-  result.architecture = archive.architecture();
-  return finish_image(request, layer, unpacker, std::move(result), progress);
+  result.counts = unpacker.counts();
+  result.counts.entries += layer.writer->implied_directories();
+  progress("build", result.counts.content_bytes);
+  DSEC_TRY(layer.finish(unpacker.newest_seconds(), image_identity(request.kind, result)));
+  return result;
 }
 
 std::string outcome(int value) { return value < 0 ? errno_text(errno) : "allowed"; }
@@ -136,22 +95,44 @@ ImportResult probe() {
   return result;
 }
 
+WorkerProfile profile_of(ImportMode mode) {
+  if (mode == ImportMode::kDebian) return WorkerProfile::kPackages;
+  return mode == ImportMode::kInspect || mode == ImportMode::kFetch ? WorkerProfile::kRegistry : WorkerProfile::kParser;
+}
+
+Result<ImportResult> confine_and_read_upper(const ImportRequest& request, ProgressLine& progress) {
+  DSEC_TRY(enter_private_tree(WorkerProfile::kReader, 0, {}).within("confine the import worker"));
+  DSEC_TRY(limit_resources(WorkerProfile::kReader, largest_file(request)).within("confine the import worker"));
+  OpenUpper upper;
+  if (request.mode == ImportMode::kUpper) {
+    DSEC_ASSIGN(upper, open_upper(request));
+  }
+  DSEC_TRY(drop_privileges(WorkerProfile::kReader, request.upper.run_as).within("confine the import worker"));
+  return request.mode == ImportMode::kProbe ? probe() : import_upper(request, upper, std::ref(progress));
+}
+
 Result<ImportResult> confine_and_run(const ImportRequest& request, ProgressLine& progress) {
-  const WorkerProfile profile = request.mode == ImportMode::kDebian ? WorkerProfile::kPackages : WorkerProfile::kParser;
-  DSEC_TRY(enter_private_tree(profile, request.memory_bytes).within("confine the import worker"));
-  // The image can be a little larger than what is in it.
-  DSEC_TRY(limit_resources(profile, request.max_bytes + request.max_bytes / 8 + (1ULL << 30)).within("confine the import worker"));
+  if (request.upper.run_as != 0) return confine_and_read_upper(request, progress);
+  const WorkerProfile profile = profile_of(request.mode);
+  DSEC_TRY(enter_private_tree(profile, request.memory_bytes, request.hosts).within("confine the import worker"));
+  DSEC_TRY(limit_resources(profile, largest_file(request)).within("confine the import worker"));
   DSEC_TRY(drop_privileges(profile).within("confine the import worker"));
   ::umask(022);
   switch (request.mode) {
     case ImportMode::kTar: return import_tar(request, progress);
-    case ImportMode::kOci: return import_oci(request, progress);
+    case ImportMode::kArchive: return receive_archive(request, std::ref(progress));
+    case ImportMode::kDecompress: return decompress_layer(request);
+    case ImportMode::kPart: return convert_layer(request, std::ref(progress));
+    case ImportMode::kMerge: return merge_parts(request, std::ref(progress));
+    case ImportMode::kInspect: return inspect_registry(request);
+    case ImportMode::kFetch: return fetch_from_registry(request);
     case ImportMode::kDebian: {
       progress("build", 0);
       DSEC_TRY(build_debian(request.suite, request.packages, request.memory_bytes != 0 ? "/work/memory" : "/work", "/work/rootfs.tar"));
       return ImportResult{};
     }
     case ImportMode::kProbe: return probe();
+    case ImportMode::kUpper: break;
   }
   return Error(ErrorCode::kInternal, "unknown import mode");
 }

@@ -1,7 +1,5 @@
 #include "image/importer.h"
 
-#include <dirent.h>
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,6 +11,7 @@
 #include "image/clean_path.h"
 #include "image/confined_worker.h"
 #include "image/debian_builder.h"
+#include "image/oci_import.h"
 #include "sys/file.h"
 
 namespace dsec::image {
@@ -24,29 +23,11 @@ constexpr std::uint64_t kProbeBytes = 1 << 20;
 constexpr std::uint64_t kLeastMemory = 64ULL << 20;
 constexpr std::uint64_t kMostMemory = 4ULL << 30;
 
-Result<void> empty_directory(const std::string& path) {
-  DSEC_ASSIGN(const sys::Fd directory, sys::open_at(AT_FDCWD, path, O_RDONLY | O_DIRECTORY));
-  DSEC_ASSIGN(sys::Fd to_read, sys::open_at(directory.get(), ".", O_RDONLY | O_DIRECTORY));
-  DIR* stream = ::fdopendir(to_read.get());
-  if (stream == nullptr) return errno_error("read " + path, errno);
-  to_read.release();
-  std::vector<std::string> names;
-  while (const dirent* entry = ::readdir(stream)) {
-    const std::string name = entry->d_name;
-    if (name != "." && name != "..") names.push_back(name);
-  }
-  ::closedir(stream);
-  for (const std::string& name : names) DSEC_TRY(sys::remove_tree_at(directory.get(), name));
-  return {};
-}
-
-// A file that the worker says it made, taken without trusting its name.
-Result<sys::Fd> open_product(int job, const std::string& name) {
-  DSEC_ASSIGN(sys::Fd file, sys::open_at(job, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK));
-  struct stat st{};
-  if (::fstat(file.get(), &st) != 0) return errno_error("stat " + name, errno);
-  if (!S_ISREG(st.st_mode) || st.st_nlink != 1) return Error(ErrorCode::kInternal, "the import worker made no regular file");
-  return file;
+// Clean and relative.
+Result<std::string> place_of(std::string at) {
+  while (at.starts_with('/')) at.erase(0, 1);
+  if (at.empty()) return at;
+  return clean_path(at).within("at");
 }
 
 std::function<void(const WorkerProgress&)> relay(const ImportOptions& options, int input) {
@@ -62,12 +43,11 @@ std::function<void(const WorkerProgress&)> relay(const ImportOptions& options, i
 
 }  // namespace
 
-Importer::Importer(Options options, LayerStore& store) : options_(std::move(options)), store_(store) {}
+Importer::Importer(Options options, LayerStore& store) : options_(std::move(options)), store_(store), jobs_(options_.work_directory, options_.unprivileged_uid) {}
 
 Result<std::unique_ptr<Importer>> Importer::create(Options options, LayerStore& store) {
   if (options.unprivileged_uid == 0) options.unprivileged_uid = kDefaultFirstId;
-  DSEC_TRY(sys::make_directories(options.work_directory, 0700));
-  DSEC_TRY(empty_directory(options.work_directory).within("empty the import directory"));
+  DSEC_TRY(ImportJobs::prepare(options.work_directory).within("empty the import directory"));
   return std::unique_ptr<Importer>(new Importer(std::move(options), store));
 }
 
@@ -80,43 +60,80 @@ std::uint64_t Importer::memory_for_a_job() const {
   return eighth < kLeastMemory ? 0 : std::min(eighth, kMostMemory);
 }
 
-template <typename Work>
-auto Importer::with_job(Work work) -> decltype(work(0, std::string())) {
-  DSEC_ASSIGN(const sys::Fd parent, sys::open_at(AT_FDCWD, options_.work_directory, O_RDONLY | O_DIRECTORY));
-  const std::string name = "job-" + std::to_string(next_job_++);
-  const std::string path = options_.work_directory + "/" + name;
-  if (::mkdirat(parent.get(), name.c_str(), 0711) != 0) return errno_error("make " + path, errno);
-  const auto run = [&]() -> decltype(work(0, std::string())) {
-    DSEC_ASSIGN(const sys::Fd job, sys::open_at(parent.get(), name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW));
-    if (::fchown(job.get(), options_.unprivileged_uid, options_.unprivileged_uid) != 0 || ::fchmod(job.get(), 0711) != 0) return errno_error("give away " + path, errno);
-    return work(job.get(), path);
-  };
-  auto result = run();
-  Result<void> removed = sys::remove_tree_at(parent.get(), name);
-  if (result.ok() && !removed.ok()) return std::move(removed).within("remove " + path).error();
-  return result;
-}
-
-Result<model::LayerRecord> Importer::import_tar(int input, const ImportOptions& options) { return import(ImportMode::kTar, input, options); }
-Result<model::LayerRecord> Importer::import_oci(int input, const ImportOptions& options) { return import(ImportMode::kOci, input, options); }
-
-Result<model::LayerRecord> Importer::import(ImportMode mode, int input, const ImportOptions& options) {
-  std::string at = options.at;
-  while (at.starts_with('/')) at.erase(0, 1);
-  if (!at.empty()) {
-    DSEC_ASSIGN(at, clean_path(at).within("at"));
-  }
-  return with_job([&](int job, const std::string& directory) -> Result<model::LayerRecord> {
+Result<model::LayerRecord> Importer::import_tar(int input, const ImportOptions& options) {
+  DSEC_ASSIGN(const std::string at, place_of(options.at));
+  return jobs_.with_job([&](int job, const std::string& directory) -> Result<model::LayerRecord> {
     DSEC_ASSIGN(ImportResult result, run_confined({.helper = options_.helper,
                                                    .job_directory = directory,
                                                    .first_id = options_.unprivileged_uid,
-                                                   .request = {.mode = mode, .kind = options.kind, .at = at, .max_bytes = options.max_bytes, .max_entries = options.max_entries, .profile = options.profile},
+                                                   .request = {.mode = ImportMode::kTar, .kind = options.kind, .at = at, .max_bytes = options.max_bytes, .max_entries = options.max_entries, .profile = options.profile},
                                                    .input = input,
                                                    .deadline = Deadline::in(options.time_limit),
                                                    .on_progress = relay(options, input),
                                                    .cancelled = options.cancelled}));
     return publish(job, directory, std::move(result), options);
   });
+}
+
+Result<ImportedImage> Importer::import_oci(int input, const ImportOptions& options) {
+  ImportOptions placed = options;
+  DSEC_ASSIGN(placed.at, place_of(options.at));
+  const OciImport::Host host{.helper = options_.helper, .first_id = options_.unprivileged_uid};
+  return OciImport(jobs_, store_, host, placed).run(input);
+}
+
+namespace {
+
+constexpr std::size_t kToldFindings = 20;
+
+Error residue_error(const std::vector<ResidueFinding>& findings) {
+  std::string text = "residue rules refuse what is left in";
+  for (std::size_t i = 0; i < findings.size() && i < kToldFindings; i++) {
+    text += (i == 0 ? " /" : ", /") + tame(findings[i].path, 512) + " (" + tame(findings[i].rule, 64) + ")";
+  }
+  if (findings.size() > kToldFindings) text += " and more";
+  return Error(ErrorCode::kConflict, text + ": name the paths in remove or in allow");
+}
+
+}  // namespace
+
+Result<model::LayerRecord> Importer::pack(int upper, const PackOptions& options) {
+  ImportOptions layer = options.layer;
+  layer.provenance = options.provenance;
+  return jobs_.with_job([&](int job, const std::string& directory) -> Result<model::LayerRecord> {
+    DSEC_TRY(sys::replace_file(directory + "/residue", encode(options.residue), 0600));
+    DSEC_TRY(fail_point("image.pack.read"));
+    DSEC_ASSIGN(ImportResult result, run_confined({.helper = options_.helper,
+                                                   .job_directory = directory,
+                                                   .first_id = options_.unprivileged_uid,
+                                                   .request = {.mode = ImportMode::kUpper,
+                                                               .kind = layer.kind,
+                                                               .max_bytes = layer.max_bytes,
+                                                               .max_entries = layer.max_entries,
+                                                               .profile = layer.profile,
+                                                               .upper = {.first_id = options.ids.outside,
+                                                                         .ids = options.ids.count,
+                                                                         .run_as = options_.unprivileged_uid,
+                                                                         .remove = options.remove,
+                                                                         .allow = options.allow,
+                                                                         .parents = options.provenance.parents,
+                                                                         .project = options.provenance.project}},
+                                                   .input = upper,
+                                                   .users = WorkerUsers::kHost,
+                                                   .deadline = Deadline::in(layer.time_limit),
+                                                   .on_progress = relay(layer, -1),
+                                                   .cancelled = layer.cancelled}));
+    if (!result.residue.empty()) return residue_error(result.residue);
+    return publish(job, directory, std::move(result), layer);
+  });
+}
+
+Result<ImportedImage> Importer::pull(const RegistryReference& reference, const std::string& authfile, const ImportOptions& options) {
+  ImportOptions placed = options;
+  DSEC_ASSIGN(placed.at, place_of(options.at));
+  DSEC_ASSIGN(const AllowedRegistry registry, find_allowed(options_.registries.allowed, reference));
+  const OciImport::Host host{.helper = options_.helper, .first_id = options_.unprivileged_uid};
+  return OciImport(jobs_, store_, host, placed).pull({reference, registry, authfile, options_.registries});
 }
 
 Result<model::LayerRecord> Importer::publish(int job, const std::string& job_directory, ImportResult result, const ImportOptions& options) {
@@ -138,12 +155,13 @@ Result<model::LayerRecord> Importer::publish(int job, const std::string& job_dir
   record.source = options.source_label;
   record.created_at_ms = std::chrono::duration_cast<std::chrono::milliseconds>(SystemClock().wall_now().time_since_epoch()).count();
   record.config = std::move(result.config);
+  record.provenance = options.provenance;
   return store_.publish({job_directory + "/layer.meta", job_directory + "/layer.data"}, std::move(record)).within("publish the layer");
 }
 
 Result<model::LayerRecord> Importer::import_debian(const std::string& suite, const std::vector<std::string>& packages, const ImportOptions& options) {
   DSEC_TRY(validate_debian_names(suite, packages));
-  return with_job([&](int job, const std::string& directory) -> Result<model::LayerRecord> {
+  return jobs_.with_job([&](int job, const std::string& directory) -> Result<model::LayerRecord> {
     // The stages of the first worker are one to the caller: building the system.
     ImportOptions built = options;
     if (options.on_progress) {
@@ -161,16 +179,20 @@ Result<model::LayerRecord> Importer::import_debian(const std::string& suite, con
       return {};
     }());
     DSEC_ASSIGN(const sys::Fd archive, open_product(job, "rootfs.tar"));
-    return import(ImportMode::kTar, archive.get(), options);
+    return import_tar(archive.get(), options);
   });
 }
 
-Result<std::map<std::string, std::string>> Importer::probe() {
-  return with_job([&](int job, const std::string& directory) -> Result<std::map<std::string, std::string>> {
+Result<std::map<std::string, std::string>> Importer::probe(WorkerUsers users) {
+  return jobs_.with_job([&](int job, const std::string& directory) -> Result<std::map<std::string, std::string>> {
     DSEC_ASSIGN(ImportResult result, run_confined({.helper = options_.helper,
                                                    .job_directory = directory,
                                                    .first_id = options_.unprivileged_uid,
-                                                   .request = {.mode = ImportMode::kProbe, .max_bytes = kProbeBytes, .max_entries = 1},
+                                                   .request = {.mode = ImportMode::kProbe,
+                                                               .max_bytes = kProbeBytes,
+                                                               .max_entries = 1,
+                                                               .upper = {.run_as = users == WorkerUsers::kHost ? options_.unprivileged_uid : 0}},
+                                                   .users = users,
                                                    .deadline = Deadline::in(std::chrono::seconds(30))}));
     struct stat st{};
     if (::fstatat(job, "probe", &st, AT_SYMLINK_NOFOLLOW) == 0) result.facts["host_uid"] = std::to_string(st.st_uid);

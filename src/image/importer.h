@@ -13,13 +13,18 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "erofs/directory_input.h"
+#include "image/confined_worker.h"
+#include "image/import_jobs.h"
 #include "image/import_messages.h"
 #include "image/layer_store.h"
+#include "image/registry_gate.h"
 #include "model/layer.h"
 
 namespace dsec::image {
@@ -28,18 +33,40 @@ struct ImportProgress {
   std::string stage;  // "receive", "unpack", "build", "publish"
   std::uint64_t done_bytes = 0;
   std::uint64_t total_bytes = 0;  // 0 = unknown
+  std::uint64_t layer = 0;        // of an image: the one at work, from 1; 0 = none
+  std::uint64_t layers = 0;
 };
 
 struct ImportOptions {
   model::LayerKind kind = model::LayerKind::kBase;
   std::string at;              // where the tree stands in the sandbox: "/work/project"; "" = "/"
   std::string source_label;    // for the record
+  std::string architecture;    // of an image, as OCI calls it; "" = this node's
+  std::set<std::string> reusable_parts;  // of images that the caller may read: what of them is known is not converted again
+  std::optional<model::Provenance> provenance = std::nullopt;  // the same
   erofs::Profile profile = erofs::Profile::kLz4;
   std::uint64_t max_bytes = 64ULL << 30;     // unpacked
   std::uint64_t max_entries = 4'000'000;
   std::chrono::seconds time_limit{4 * 3600};
   std::function<void(const ImportProgress&)> on_progress;  // on the calling thread, at most about 10 a second
   const std::atomic<bool>* cancelled = nullptr;
+};
+
+struct ImportedImage {
+  model::LayerRecord record;
+  std::uint64_t layers = 0;         // of the image
+  std::uint64_t reused_layers = 0;  // that were known
+  std::uint64_t reused_bytes = 0;   // that these take here
+};
+
+// A sandbox's upper as a layer.
+struct PackOptions {
+  ImportOptions layer{.kind = model::LayerKind::kDiff};  // max_bytes counts holes; the stages are "read", "build", "publish"
+  erofs::IdRange ids;                 // of the sandbox on the host
+  std::vector<std::string> remove;    // erofs/path_patterns.h: what is left out
+  std::vector<std::string> allow;     // where residue may stay
+  std::vector<ResidueRule> residue;
+  model::Provenance provenance;
 };
 
 class Importer {
@@ -52,6 +79,8 @@ class Importer {
     // How much of a Debian system may stand in memory while it is built, 0 = none
     // of it. Unset: an eighth of what is available then, at most 4 GiB.
     std::optional<std::uint64_t> memory_bytes = std::nullopt;
+    // What pulls may reach, and how.
+    RegistryGate::Options registries = {};
   };
   // `store` outlives the importer.
   static Result<std::unique_ptr<Importer>> create(Options options, LayerStore& store);
@@ -61,27 +90,29 @@ class Importer {
   // until it returns. On error nothing is left.
   Result<model::LayerRecord> import_tar(int input, const ImportOptions& options);
   // An OCI layout or docker archive (a tar stream of it): one base with its config.
-  Result<model::LayerRecord> import_oci(int input, const ImportOptions& options);
+  Result<ImportedImage> import_oci(int input, const ImportOptions& options);
+  // `upper` is open for reading, and nobody writes below it until the stage "build".
+  // kConflict, with the paths, when residue rules find something; it names what may
+  // stay or is to go.
+  Result<model::LayerRecord> pack(int upper, const PackOptions& options);
+  // From a registry that Options::registries allows, else kPermissionDenied. `authfile`
+  // is what stands in a file as `skopeo login` writes it, or ""; it is kept nowhere.
+  Result<ImportedImage> pull(const RegistryReference& reference, const std::string& authfile, const ImportOptions& options);
   // "bookworm", {"git", "python3"}: built here, unprivileged, from the node's own apt sources.
   Result<model::LayerRecord> import_debian(const std::string& suite, const std::vector<std::string>& packages,
                                            const ImportOptions& options);
   // What a worker can and cannot do on this host, by trying: for doctor.
-  // Keys and values as import_worker.cc makes them.
-  Result<std::map<std::string, std::string>> probe();
+  // Keys and values as import_worker.cc makes them. kHost: one that reads uppers.
+  Result<std::map<std::string, std::string>> probe(WorkerUsers users = WorkerUsers::kOwn);
 
  private:
   Importer(Options options, LayerStore& store);
-  Result<model::LayerRecord> import(ImportMode mode, int input, const ImportOptions& options);
   Result<model::LayerRecord> publish(int job, const std::string& job_directory, ImportResult result, const ImportOptions& options);
-  // Runs `work` with a fresh job directory and removes it afterwards.
-  template <typename Work>
-  auto with_job(Work work) -> decltype(work(0, std::string()));
-
   std::uint64_t memory_for_a_job() const;
 
   const Options options_;
   LayerStore& store_;
-  std::atomic<std::uint64_t> next_job_{0};
+  ImportJobs jobs_;
 };
 
 }  // namespace dsec::image

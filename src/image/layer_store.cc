@@ -139,6 +139,11 @@ Result<void> LayerStore::remove_unused(const LayerFiles::Listing& listing) {
     if (!listing.records.contains(digest)) DSEC_TRY(remove_metadata(files_, digest).within("remove an unpublished image"));
   }
   if (layers_.size() != listing.records.size()) return {};
+  std::vector<std::string> parts;
+  for (const auto& [digest, layer] : layers_) {
+    if (!layer.record.diff_id.empty()) parts.push_back(digest);
+  }
+  DSEC_TRY(remove_unused_parts(parts).within("remove parts of no image"));
   std::set<std::string> used;
   for (const auto& [digest, layer] : layers_) {
     for (const erofs::Device& device : layer.devices) used.insert(device.digest);
@@ -149,9 +154,9 @@ Result<void> LayerStore::remove_unused(const LayerFiles::Listing& listing) {
   return {};
 }
 
-bool LayerStore::data_in_use(const std::string& hex, const std::string& but) const {
+bool LayerStore::data_in_use(const std::string& hex, const std::set<std::string>& but) const {
   return std::any_of(layers_.begin(), layers_.end(), [&](const auto& entry) {
-    if (entry.first == but) return false;
+    if (but.contains(entry.first)) return false;
     const std::vector<erofs::Device>& devices = entry.second.devices;
     return std::any_of(devices.begin(), devices.end(), [&](const erofs::Device& device) { return device.digest == hex; });
   });
@@ -159,6 +164,8 @@ bool LayerStore::data_in_use(const std::string& hex, const std::string& but) con
 
 Result<int> LayerStore::mount(const std::string& digest) {
   if (const std::optional<int> held = mounts_.find(digest)) return *held;
+  DSEC_ASSIGN(const model::LayerRecord record, find(digest));
+  if (record.kind == model::LayerKind::kVerifier) return Error(ErrorCode::kPermissionDenied, "a verifier layer is mounted nowhere");
   DSEC_ASSIGN(const std::vector<erofs::Device> devices, devices_of_layer(digest));
   DSEC_ASSIGN(const int made, mounts_.get(digest, [&] { return mount_now(digest, devices); }));
   const std::lock_guard lock(mutex_);
@@ -192,11 +199,13 @@ Result<model::LayerRecord> LayerStore::find(const std::string& digest) const {
 std::vector<model::LayerRecord> LayerStore::list() const {
   const std::lock_guard lock(mutex_);
   std::vector<model::LayerRecord> records;
-  for (const auto& [digest, layer] : layers_) records.push_back(layer.record);
+  for (const auto& [digest, layer] : layers_) {
+    if (layer.record.diff_id.empty()) records.push_back(layer.record);
+  }
   return records;
 }
 
-Result<model::LayerRecord> LayerStore::publish(const ImageFiles& files, model::LayerRecord record) {
+Result<model::LayerRecord> LayerStore::publish(const ImageFiles& files, model::LayerRecord record, PartHolds* holds) {
   if (!record.digest.empty() && !model::is_digest(record.digest)) return invalid_argument("not a digest: " + record.digest);
   DSEC_ASSIGN(const TakenFile metadata, take_over(files.metadata));
   TakenFile data;
@@ -222,6 +231,7 @@ Result<model::LayerRecord> LayerStore::publish(const ImageFiles& files, model::L
     DSEC_TRY(unlink_if_there(files.metadata));
     DSEC_TRY(unlink_if_there(files.data));
     known->second.published = std::chrono::steady_clock::now();
+    if (holds != nullptr) hold(record.digest, *holds);
     return known->second.record;
   }
   Result<void> published = name_files(files, record.digest, devices, data.bytes != 0);
@@ -232,6 +242,7 @@ Result<model::LayerRecord> LayerStore::publish(const ImageFiles& files, model::L
     (void)remove_data(devices);
     return std::move(published).error();
   }
+  if (holds != nullptr) hold(record.digest, *holds);
   return layers_.emplace(record.digest, Layer{record, devices, std::chrono::steady_clock::now()}).first->second.record;
 }
 
@@ -272,6 +283,13 @@ Result<void> LayerStore::remove(const std::string& digest, const std::function<b
   const auto found = layers_.find(digest);
   if (found == layers_.end()) return Error(ErrorCode::kNotFound, "no layer " + digest);
   if (in_use && in_use(digest)) return Error(ErrorCode::kConflict, "layer " + digest + " is in use");
+  const std::vector<std::string> parts = found->second.record.parts;
+  DSEC_TRY(remove_known(digest));
+  return remove_unused_parts(parts);
+}
+
+Result<void> LayerStore::remove_known(const std::string& digest) {
+  const auto found = layers_.find(digest);
   DSEC_TRY(unlink_if_there(files_.record(digest)));
   const std::vector<erofs::Device> devices = std::move(found->second.devices);
   layers_.erase(found);
@@ -303,16 +321,6 @@ bool LayerStore::touch(const std::string& digest) {
   if (found == layers_.end()) return false;
   found->second.published = std::chrono::steady_clock::now();
   return true;
-}
-
-std::uint64_t LayerStore::sole_bytes(const std::string& digest) const {
-  const std::lock_guard lock(mutex_);
-  const auto found = layers_.find(digest);
-  if (found == layers_.end()) return 0;
-  std::uint64_t bytes = found->second.record.size_bytes;
-  for (const erofs::Device& device : found->second.devices)
-    if (data_in_use(device.digest, digest)) bytes -= std::min(bytes, device.bytes());
-  return bytes;
 }
 
 Result<std::vector<erofs::Device>> LayerStore::devices_of_layer(const std::string& digest) const {

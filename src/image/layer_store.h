@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -21,6 +22,7 @@
 #include "erofs/device_table.h"
 #include "image/layer_files.h"
 #include "image/layer_mounts.h"
+#include "image/part_holds.h"
 #include "model/layer.h"
 #include "sys/descriptor_keeper.h"
 #include "sys/fd.h"
@@ -46,6 +48,7 @@ class LayerStore {
   // stays valid until remove(). May block for a mount (tens of microseconds).
   Result<int> mount(const std::string& digest);
   Result<model::LayerRecord> find(const std::string& digest) const;
+  // Without parts.
   std::vector<model::LayerRecord> list() const;
   // Publishes an image made by an importer (moved, not copied: it lies on the
   // store's filesystem, and no one else may still write to it). The bytes are
@@ -53,10 +56,16 @@ class LayerStore {
   // in when empty, as is size_bytes; the data's with what the metadata says, which
   // erofs::check_image() has to find sound: it is what the kernel will mount.
   // The files with set-id bits and capabilities are listed as the image has them.
+  // A part (record.diff_id) stays while an image names it or an import holds it: `holds`
+  // takes it.
   // Answers the record as stored: a digest that the store has keeps its own, and
   // the files are removed all the same. Blocks for as long as reading and syncing
   // them takes.
-  Result<model::LayerRecord> publish(const ImageFiles& files, model::LayerRecord record);
+  Result<model::LayerRecord> publish(const ImageFiles& files, model::LayerRecord record, PartHolds* holds = nullptr);
+  // An image's layer that was converted before, if it is one of `among`; held from now on.
+  std::optional<model::LayerRecord> find_part(const std::string& diff_id, const std::string& profile, const std::set<std::string>& among, PartHolds& holds);
+  // PartHolds' end.
+  void release(const PartHolds& holds);
   // Data of a layer that is published next and that names more than its own. Until
   // then it belongs to nobody, and goes with the first removal or restart. Moved.
   Result<void> adopt_data(const std::string& path, const erofs::Device& device);
@@ -70,7 +79,7 @@ class LayerStore {
   bool published_within(const std::string& digest, std::chrono::milliseconds idle) const;
   // As if it had just been published: somebody is about to name it. False when it is not there.
   bool touch(const std::string& digest);
-  // What its removal would give back: data that other layers name stays. 0 for an unknown one.
+  // What its removal would give back, its parts' included: data that other layers name stays. 0 for an unknown one.
   std::uint64_t sole_bytes(const std::string& digest) const;
   // Hashes the stored files again: kDataFault when one is not what its name says.
   Result<void> verify(const std::string& digest) const;
@@ -97,8 +106,14 @@ class LayerStore {
   // Under the lock: gives checked files their names, data first.
   Result<void> name_files(const ImageFiles& files, const std::string& digest, const std::vector<erofs::Device>& devices, bool own_data);
   Result<void> remove_data(const std::vector<erofs::Device>& devices);
-  bool data_in_use(const std::string& hex, const std::string& but = {}) const;
+  // By a layer that is none of `but`.
+  bool data_in_use(const std::string& hex, const std::set<std::string>& but = {}) const;
   bool is_fresh(const std::string& digest, std::chrono::milliseconds idle) const;
+  // All under the lock. Parts that neither an image names nor anyone holds:
+  bool part_in_use(const std::string& digest, const std::string& but = {}) const;
+  Result<void> remove_unused_parts(const std::vector<std::string>& digests);
+  void hold(const std::string& digest, PartHolds& holds);
+  Result<void> remove_known(const std::string& digest);
   void note(const std::string& text);
 
   struct Layer {
@@ -111,6 +126,7 @@ class LayerStore {
   LayerMounts mounts_;
   mutable std::mutex mutex_;  // guards all below; never held across a mount or file content
   std::map<std::string, Layer> layers_;
+  std::map<std::string, unsigned> held_parts_;  // by digest: how often
   std::vector<std::string> notes_;
 };
 

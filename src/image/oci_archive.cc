@@ -1,17 +1,13 @@
 #include "image/oci_archive.h"
 
-#include <archive.h>
-#include <archive_entry.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <boost/json.hpp>
 #include <cerrno>
-#include <memory>
 
 #include "erofs/digest.h"
 #include "image/tree_writer.h"
@@ -25,16 +21,7 @@ namespace json = boost::json;
 namespace {
 
 constexpr std::size_t kDocumentLimit = 4 << 20;
-constexpr std::size_t kMostLayers = 512;
 constexpr int kDeepestIndex = 4;
-
-#if defined(__x86_64__)
-constexpr std::string_view kNodeArchitecture = "amd64";
-#elif defined(__aarch64__)
-constexpr std::string_view kNodeArchitecture = "arm64";
-#else
-#error "name this architecture as OCI does"
-#endif
 
 // Foreign documents carry fields that we do not know, so these look for what is
 // needed and take anything else as absent.
@@ -70,37 +57,9 @@ Result<std::string> blob_path(const std::string& digest) {
   return "blobs/sha256/" + digest.substr(7);
 }
 
-struct FreeReader {
-  void operator()(archive* reader) const { archive_read_free(reader); }
-};
-
-// Of the bytes after decompression.
-Result<std::string> digest_of_content(int fd) {
-  const std::unique_ptr<archive, FreeReader> reader(archive_read_new());
-  if (!reader) return Error(ErrorCode::kInternal, "cannot make an archive reader");
-  archive_read_support_format_raw(reader.get());
-  archive_read_support_filter_gzip(reader.get());
-  archive_read_support_filter_zstd(reader.get());
-  archive_read_support_filter_xz(reader.get());
-  archive_entry* entry = nullptr;
-  if (archive_read_open_fd(reader.get(), fd, 1 << 18) != ARCHIVE_OK || archive_read_next_header(reader.get(), &entry) != ARCHIVE_OK) {
-    return invalid_argument("a layer cannot be read");
-  }
-  erofs::Sha256 hash;
-  for (;;) {
-    const void* data = nullptr;
-    std::size_t length = 0;
-    la_int64_t offset = 0;
-    const int status = archive_read_data_block(reader.get(), &data, &length, &offset);
-    if (status == ARCHIVE_EOF) return "sha256:" + hash.hex();
-    if (status < ARCHIVE_WARN) return invalid_argument("a layer cannot be decompressed");
-    hash.update(std::string_view(static_cast<const char*>(data), length));
-  }
-}
-
 }  // namespace
 
-Result<OciArchive> OciArchive::receive(int input, const std::string& directory, UnpackLimits limits, TarUnpacker::Progress progress) {
+Result<OciArchive> OciArchive::receive(int input, const std::string& directory, UnpackLimits limits, const std::string& architecture, TarUnpacker::Progress progress) {
   if (::mkdir(directory.c_str(), 0700) != 0) return errno_error("make " + directory, errno);
   DSEC_ASSIGN(sys::Fd for_writer, sys::open_at(AT_FDCWD, directory, O_RDONLY | O_DIRECTORY));
   TreeWriter tree(std::move(for_writer));
@@ -108,7 +67,7 @@ Result<OciArchive> OciArchive::receive(int input, const std::string& directory, 
   DSEC_TRY(unpacker.unpack(input).within("receive the image archive"));
 
   DSEC_ASSIGN(sys::Fd root, sys::open_at(AT_FDCWD, directory, O_RDONLY | O_DIRECTORY));
-  OciArchive archive(std::move(root));
+  OciArchive archive(std::move(root), architecture);
   if (archive.open("index.json").ok()) {
     DSEC_TRY(archive.read_layout().within("read the OCI layout"));
   } else if (archive.open("manifest.json").ok()) {
@@ -149,14 +108,14 @@ Result<OciArchive::Blob> OciArchive::choose_manifest(const std::string& index, i
   const json::value* chosen = nullptr;
   for (const json::value& candidate : *manifests) {
     if (const json::value* platform = member(&candidate, "platform")) {
-      if (text_member(platform, "os") != "linux" || text_member(platform, "architecture") != kNodeArchitecture) continue;
+      if (text_member(platform, "os") != "linux" || text_member(platform, "architecture") != wanted_) continue;
     }
     if (chosen != nullptr && text_member(chosen, "digest") != text_member(&candidate, "digest")) {
-      return invalid_argument("the archive holds several images for linux/" + std::string(kNodeArchitecture) + "; export one");
+      return invalid_argument("the archive holds several images for linux/" + tame(wanted_, 32) + "; export one");
     }
     chosen = &candidate;
   }
-  if (chosen == nullptr) return Error(ErrorCode::kUnsupported, "the archive holds no image for linux/" + std::string(kNodeArchitecture));
+  if (chosen == nullptr) return Error(ErrorCode::kUnsupported, "the archive holds no image for linux/" + tame(wanted_, 32));
   Blob blob{.digest = text_member(chosen, "digest")};
   DSEC_ASSIGN(blob.path, blob_path(blob.digest));
   if (!is_index(text_member(chosen, "mediaType"))) return blob;
@@ -164,24 +123,68 @@ Result<OciArchive::Blob> OciArchive::choose_manifest(const std::string& index, i
   return choose_manifest(inner, depth + 1);
 }
 
+Result<OciArchive> OciArchive::open_layout(const std::string& directory, const std::string& architecture) {
+  DSEC_ASSIGN(sys::Fd root, sys::open_at(AT_FDCWD, directory, O_RDONLY | O_DIRECTORY));
+  OciArchive archive(std::move(root), architecture);
+  DSEC_TRY(archive.read_layout().within("read the OCI layout"));
+  return archive;
+}
+
+Result<OciArchive> OciArchive::of_documents(const std::string& manifest, const std::string& configuration, const std::string& architecture) {
+  OciArchive archive({}, architecture);
+  DSEC_ASSIGN(std::vector<Blob> blobs, read_manifest(manifest));
+  erofs::Sha256 hash;
+  hash.update(configuration);
+  if ("sha256:" + hash.hex() != blobs.front().digest) return Error(ErrorCode::kDataFault, "the image's configuration is not what its digest says");
+  DSEC_TRY(archive.parse_config(configuration));
+  blobs.erase(blobs.begin());
+  DSEC_TRY(archive.take_layers(std::move(blobs)));
+  return archive;
+}
+
+Result<std::string> image_of_index(const std::string& text, const std::string& architecture) {
+  DSEC_ASSIGN(const json::value document, model::parse_json(text));
+  const json::array* manifests = array_member(&document, "manifests");
+  if (manifests == nullptr) return std::string();
+  for (const json::value& candidate : *manifests) {
+    const json::value* platform = member(&candidate, "platform");
+    if (text_member(platform, "os") != "linux" || text_member(platform, "architecture") != architecture) continue;
+    std::string digest = text_member(&candidate, "digest");
+    if (!model::is_digest(digest)) return Error(ErrorCode::kUnsupported, "a manifest is not named by a sha256 digest");
+    return digest;
+  }
+  return Error(ErrorCode::kUnsupported, "the registry has no such image for linux/" + tame(architecture, 32));
+}
+
+Result<std::vector<OciArchive::Blob>> OciArchive::read_manifest(const std::string& text) {
+  DSEC_ASSIGN(const json::value manifest, model::parse_json(text));
+  const json::array* layers = array_member(&manifest, "layers");
+  if (layers == nullptr) return Error(ErrorCode::kUnsupported, "the manifest lists no layers: it is no image's, or of the first version");
+  std::vector<Blob> blobs = {{.path = "", .digest = text_member(member(&manifest, "config"), "digest")}};
+  for (const json::value& layer : *layers) {
+    if (text_member(&layer, "mediaType").ends_with("+encrypted")) return Error(ErrorCode::kUnsupported, "the image's layers are encrypted");
+    blobs.push_back({.path = "", .digest = text_member(&layer, "digest")});
+  }
+  for (Blob& blob : blobs) {
+    DSEC_ASSIGN(blob.path, blob_path(blob.digest));
+  }
+  return blobs;
+}
+
 Result<void> OciArchive::read_layout() {
   DSEC_ASSIGN(const std::string index, read({.path = "index.json"}));
   DSEC_ASSIGN(const Blob manifest_blob, choose_manifest(index, 0));
   DSEC_ASSIGN(const std::string text, read(manifest_blob));
-  DSEC_ASSIGN(const json::value manifest, model::parse_json(text));
-  const json::array* layers = array_member(&manifest, "layers");
-  if (layers == nullptr) return invalid_argument("the manifest lists no layers");
-  if (layers->size() > kMostLayers) return Error(ErrorCode::kTooLarge, "the image has more than 512 layers");
-  Blob config{.digest = text_member(member(&manifest, "config"), "digest")};
-  DSEC_ASSIGN(config.path, blob_path(config.digest));
-  std::vector<std::string> diff_ids;
-  DSEC_TRY(read_config(config, diff_ids));
-  for (const json::value& layer : *layers) {
-    if (text_member(&layer, "mediaType").ends_with("+encrypted")) return Error(ErrorCode::kUnsupported, "the image's layers are encrypted");
-    Blob blob{.digest = text_member(&layer, "digest")};
-    DSEC_ASSIGN(blob.path, blob_path(blob.digest));
-    layers_.push_back(std::move(blob));
-  }
+  DSEC_ASSIGN(std::vector<Blob> blobs, read_manifest(text));
+  DSEC_TRY(read_config(blobs.front()));
+  blobs.erase(blobs.begin());
+  return take_layers(std::move(blobs));
+}
+
+Result<void> OciArchive::take_layers(std::vector<Blob> blobs) {
+  if (blobs.size() > kMostLayers) return Error(ErrorCode::kTooLarge, "the image has more than 512 layers");
+  if (blobs.size() != diff_ids_.size()) return invalid_argument("the configuration and the manifest differ in the number of layers");
+  for (std::size_t i = 0; i < blobs.size(); i++) layers_.push_back({std::move(blobs[i].path), std::move(blobs[i].digest), diff_ids_[i]});
   return {};
 }
 
@@ -192,7 +195,6 @@ Result<void> OciArchive::read_docker() {
   if (images == nullptr || images->empty()) return invalid_argument("manifest.json lists no image");
   if (images->size() > 1) return invalid_argument("the archive holds several images; save one");
   const std::vector<std::string> layers = texts(array_member(&images->front(), "Layers"));
-  if (layers.size() > kMostLayers) return Error(ErrorCode::kTooLarge, "the image has more than 512 layers");
 
   // "<hex>.json" or "blobs/sha256/<hex>": the name is the digest.
   Blob config{.path = text_member(&images->front(), "Config")};
@@ -200,21 +202,24 @@ Result<void> OciArchive::read_docker() {
   std::string name = config.path.substr(config.path.rfind('/') + 1);
   if (name.ends_with(".json")) name.resize(name.size() - 5);
   if (model::is_digest("sha256:" + name)) config.digest = "sha256:" + name;
-  std::vector<std::string> diff_ids;
-  DSEC_TRY(read_config(config, diff_ids));
-  if (diff_ids.size() != layers.size()) return invalid_argument("the configuration and manifest.json differ in the number of layers");
-  for (std::size_t i = 0; i < layers.size(); i++) layers_.push_back({.path = layers[i], .digest = "", .diff_id = diff_ids[i]});
-  return {};
+  DSEC_TRY(read_config(config));
+  std::vector<Blob> blobs;
+  for (const std::string& layer : layers) blobs.push_back({.path = layer, .digest = ""});
+  return take_layers(std::move(blobs));
 }
 
-Result<void> OciArchive::read_config(const Blob& blob, std::vector<std::string>& diff_ids) {
+Result<void> OciArchive::read_config(const Blob& blob) {
   DSEC_ASSIGN(const std::string text, read(blob));
+  return parse_config(text);
+}
+
+Result<void> OciArchive::parse_config(const std::string& text) {
   DSEC_ASSIGN(const json::value document, model::parse_json(text));
   if (const std::string system = text_member(&document, "os"); !system.empty() && system != "linux") return Error(ErrorCode::kUnsupported, "an image for " + tame(system, 32));
   architecture_ = text_member(&document, "architecture");
-  if (architecture_.empty()) architecture_ = kNodeArchitecture;
-  if (architecture_ != kNodeArchitecture) return Error(ErrorCode::kUnsupported, "an image for " + tame(architecture_, 32) + ", and this node is " + std::string(kNodeArchitecture));
-  diff_ids = texts(array_member(member(&document, "rootfs"), "diff_ids"));
+  if (architecture_.empty()) architecture_ = model::node_architecture();
+  if (architecture_ != wanted_) return Error(ErrorCode::kUnsupported, "an image for " + tame(architecture_, 32) + ", not for " + tame(wanted_, 32));
+  diff_ids_ = texts(array_member(member(&document, "rootfs"), "diff_ids"));
 
   const json::value* settings = member(&document, "config");
   config_.entrypoint = texts(array_member(settings, "Entrypoint"));
@@ -224,27 +229,6 @@ Result<void> OciArchive::read_config(const Blob& blob, std::vector<std::string>&
   for (const std::string& variable : texts(array_member(settings, "Env"))) {
     const std::size_t equals = variable.find('=');
     if (equals != 0 && equals != std::string::npos) config_.env[variable.substr(0, equals)] = variable.substr(equals + 1);
-  }
-  return {};
-}
-
-Result<void> OciArchive::apply_layers(TarUnpacker& unpacker) {
-  for (std::size_t i = 0; i < layers_.size(); i++) {
-    const Blob& layer = layers_[i];
-    DSEC_ASSIGN(const sys::Fd fd, open(layer.path));
-    if (!layer.digest.empty()) {
-      DSEC_ASSIGN(const std::string found, erofs::digest_of_file(fd.get()));
-      if (found != layer.digest) return Error(ErrorCode::kDataFault, "layer " + std::to_string(i) + " is not what its digest says");
-    }
-    if (!layer.diff_id.empty()) {
-      DSEC_ASSIGN(const std::string found, digest_of_content(fd.get()));
-      if (found != layer.diff_id) return Error(ErrorCode::kDataFault, "layer " + std::to_string(i) + " is not what the configuration says");
-      if (::lseek(fd.get(), 0, SEEK_SET) != 0) return errno_error("rewind a layer", errno);
-    }
-    DSEC_TRY(unpacker.unpack_layer(fd.get()).within("layer " + std::to_string(i)));
-    const bool again = std::any_of(layers_.begin() + static_cast<std::ptrdiff_t>(i) + 1, layers_.end(), [&](const Blob& later) { return later.path == layer.path; });
-    // Frees the disk early. Fails for one that is reached through a link; its directory goes later anyway.
-    if (!again) (void)::unlinkat(root_.get(), layer.path.c_str(), 0);
   }
   return {};
 }

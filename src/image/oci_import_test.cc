@@ -1,63 +1,11 @@
 #include <cstdlib>
 
-#include "erofs/digest.h"
-#include "image/image_fixture.h"
+#include "image/oci_fixture.h"
 
 namespace dsec::image {
 namespace {
 
-std::string sha256(const std::string& bytes) {
-  erofs::Sha256 hash;
-  hash.update(bytes);
-  return hash.hex();
-}
-
-// What an archive is made of; each test bends one part.
-struct Image {
-  std::vector<std::string> layers;         // tars
-  std::vector<std::string> compressions;   // a program for each, "cat" for none
-  std::string architecture = "amd64";
-  std::string settings = R"({"Env":["PATH=/usr/bin","EMPTY=","NOVALUE"],"WorkingDir":"/srv","User":"1000:1000","Entrypoint":["/entry"],"Cmd":["serve","--now"]})";
-};
-
-class OciImportTest : public ImageTest {
- protected:
-  std::string pack(const std::string& program, const std::string& bytes) {
-    EXPECT_TRUE(sys::replace_file(directory_ + "/raw", bytes, 0600).ok());
-    EXPECT_EQ(std::system((program + " < " + directory_ + "/raw > " + directory_ + "/packed").c_str()), 0);
-    return sys::read_file(directory_ + "/packed", 16 << 20).value();
-  }
-  static std::string config_of(const Image& image) {
-    std::string ids;
-    for (const std::string& layer : image.layers) ids += (ids.empty() ? "\"sha256:" : ",\"sha256:") + sha256(layer) + "\"";
-    return R"({"architecture":")" + image.architecture + R"(","os":"linux","config":)" + image.settings + R"(,"rootfs":{"type":"layers","diff_ids":[)" + ids + "]}}";
-  }
-  std::string layout(const Image& image, const std::string& platform = "") {
-    TarFixture tar;
-    tar.file("oci-layout", R"({"imageLayoutVersion":"1.0.0"})").directory("blobs").directory("blobs/sha256");
-    std::string layers;
-    for (std::size_t i = 0; i < image.layers.size(); i++) {
-      const std::string blob = pack(image.compressions[i], image.layers[i]);
-      layers += (i == 0 ? "" : ",") + descriptor("application/vnd.oci.image.layer.v1.tar", blob);
-      tar.file("blobs/sha256/" + sha256(blob), blob);
-    }
-    const std::string config = config_of(image);
-    const std::string manifest = R"({"schemaVersion":2,"config":)" + descriptor("application/vnd.oci.image.config.v1+json", config) + R"(,"layers":[)" + layers + "]}";
-    tar.file("blobs/sha256/" + sha256(config), config).file("blobs/sha256/" + sha256(manifest), manifest);
-    std::string entry = descriptor("application/vnd.oci.image.manifest.v1+json", manifest);
-    if (!platform.empty()) entry.insert(entry.size() - 1, ",\"platform\":" + platform);
-    tar.file("index.json", R"({"schemaVersion":2,"manifests":[)" + entry + extra_manifests_ + "]}");
-    return tar.finished();
-  }
-  static std::string descriptor(const std::string& type, const std::string& blob) {
-    return R"({"mediaType":")" + type + R"(","digest":"sha256:)" + sha256(blob) + R"(","size":)" + std::to_string(blob.size()) + "}";
-  }
-  Result<model::LayerRecord> import(const std::string& archive, ImportOptions options = {}) {
-    const sys::Fd fd = input(archive);
-    return importer_->import_oci(fd.get(), options);
-  }
-  std::string extra_manifests_;
-};
+using OciImportTest = OciTest;
 
 Image layered() {
   TarFixture base;
@@ -89,6 +37,31 @@ TEST_F(OciImportTest, LaysLayersOverOneAnotherWithTheirWhiteouts) {
   EXPECT_EQ(content(mount, "data/b"), "b");
   EXPECT_EQ(content(mount, "more"), "7");
   EXPECT_TRUE(exists(mount, "proc"));
+}
+
+TEST_F(OciImportTest, HidesWhatLayersHideInWhateverOrderTheySayIt) {
+  TarFixture base;
+  base.directory("data").file("data/a", "a").directory("kept").file("kept/a", "a").symlink("link", "kept").directory("gone").file("gone/a", "a").directory("file").file("file/a", "a");
+  TarFixture top;
+  top.file(".wh.data", "").file("data/b", "b");                // a new directory that nothing describes
+  top.file("kept/b", "b").file(".wh.kept", "");                // what it brought itself stays
+  top.file(".wh.gone", "").file("gone/.wh.a", "");             // hides in what is hidden: makes nothing
+  top.file("link/c", "c").file("link/.wh.nothing", "");        // through a link of the lower layer
+  top.file("file", "now a file").file("file/.wh.a", "");       // hides below what is no directory
+  top.file("nowhere/.wh.x", "").file("other/.wh..wh..opq", "");
+  Image image = {{base.finished(), top.finished()}, {"cat", "gzip"}};
+
+  const auto record = import(layout(image));
+
+  ASSERT_TRUE(record.ok()) << record.error().message();
+  const int mount = store_->mount(record->digest).value();
+  EXPECT_FALSE(exists(mount, "data/a"));
+  EXPECT_EQ(content(mount, "data/b"), "b");
+  EXPECT_FALSE(exists(mount, "kept/a"));
+  EXPECT_EQ(content(mount, "kept/b"), "b");
+  EXPECT_EQ(content(mount, "kept/c"), "c");
+  EXPECT_EQ(content(mount, "file"), "now a file");
+  for (const char* name : {"gone", "nowhere", "other"}) EXPECT_FALSE(exists(mount, name)) << name;
 }
 
 TEST_F(OciImportTest, CarriesTheImagesConfiguration) {
@@ -155,11 +128,11 @@ TEST_F(OciImportTest, ReadsWhatSkopeoWrites) {
     ASSERT_EQ(std::system(("skopeo copy --quiet --insecure-policy oci-archive:" + directory_ + "/from.tar " + format + to).c_str()), 0);
     const sys::Fd fd = sys::open_at(AT_FDCWD, to, O_RDONLY).value();
 
-    const auto record = importer_->import_oci(fd.get(), {});
+    const auto imported = importer_->import_oci(fd.get(), {});
 
-    ASSERT_TRUE(record.ok()) << format << record.error().message();
-    EXPECT_EQ(content(store_->mount(record->digest).value(), "etc/keep"), "changed");
-    EXPECT_EQ(record->config.cwd, "/srv");
+    ASSERT_TRUE(imported.ok()) << format << imported.error().message();
+    EXPECT_EQ(content(store_->mount(imported->record.digest).value(), "etc/keep"), "changed");
+    EXPECT_EQ(imported->record.config.cwd, "/srv");
   }
 }
 

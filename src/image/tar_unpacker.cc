@@ -51,8 +51,10 @@ Result<void> TarUnpacker::count_entry() {
 Result<void> TarUnpacker::unpack(int input) { return unpack(input, Whiteouts::kIgnore); }
 
 Result<void> TarUnpacker::unpack_layer(int input) {
-  layer_paths_.clear();
-  return unpack(input, Whiteouts::kApply);
+  DSEC_CHECK(at_.empty());
+  brought_.clear();
+  hidden_.clear();
+  return unpack(input, Whiteouts::kKeep);
 }
 
 Result<void> TarUnpacker::unpack(int input, Whiteouts whiteouts) {
@@ -122,12 +124,10 @@ Result<void> TarUnpacker::take_entry(archive* reader, archive_entry* entry, Whit
   const bool root = path.empty();
   if (root && (type != AE_IFDIR || link_to != nullptr)) return invalid_argument("the archive's root is no directory");
 
-  if (whiteouts == Whiteouts::kApply && !root) {
+  if (whiteouts == Whiteouts::kKeep && !root) {
     const std::string name = path.substr(path.rfind('/') + 1);
     if (name.starts_with(kWhiteout)) return take_whiteout(path);
-    for (std::size_t end = path.size(); end != std::string::npos; end = path.rfind('/', end - 1)) {
-      if (!layer_paths_.insert(path.substr(0, end)).second) break;
-    }
+    note_path(path, type == AE_IFDIR && link_to == nullptr);
   }
   if (!at_.empty()) path = root ? at_ : at_ + "/" + path;
 
@@ -140,7 +140,7 @@ Result<void> TarUnpacker::take_entry(archive* reader, archive_entry* entry, Whit
   newest_seconds_ = std::max(newest_seconds_, meta.mtime_seconds + (meta.mtime_nanoseconds != 0 ? 1 : 0));
   switch (type) {
     case AE_IFREG: return take_file(reader, entry, path, meta);
-    case AE_IFDIR: return path.empty() ? Result<void>() : tree_.make_directory(path, meta);
+    case AE_IFDIR: return path.empty() && whiteouts == Whiteouts::kIgnore ? Result<void>() : tree_.make_directory(path, meta);
     case AE_IFLNK: {
       const char* target = archive_entry_symlink(entry);
       if (target == nullptr) return invalid_argument(path + ": a symbolic link without a target");
@@ -193,27 +193,39 @@ Result<void> TarUnpacker::take_whiteout(const std::string& path) {
   const std::size_t slash = path.rfind('/');
   const std::string directory = slash == std::string::npos ? "" : path.substr(0, slash);
   const std::string name = slash == std::string::npos ? path : path.substr(slash + 1);
-  if (name == kOpaque) return clear_lower(directory);
+  if (name == kOpaque) return hide_below(directory);
   if (name.starts_with(".wh..wh.")) return {};  // aufs's own book-keeping
-  const std::string hidden = name.substr(kWhiteout.size());
-  if (hidden.empty() || hidden == "." || hidden == "..") return invalid_argument(path + ": a whiteout of nothing");
-  const std::string target = directory.empty() ? hidden : directory + "/" + hidden;
-  if (layer_paths_.contains(target)) return clear_lower(target);
-  return tree_.remove(target);
+  const std::string target_name = name.substr(kWhiteout.size());
+  if (target_name.empty() || target_name == "." || target_name == "..") return invalid_argument(path + ": a whiteout of nothing");
+  const std::string target = directory.empty() ? target_name : directory + "/" + target_name;
+  if (const auto own = brought_.find(target); own != brought_.end()) return own->second ? hide_below(target) : Result<void>();
+  if (is_hidden(target)) return {};
+  hidden_.insert(target);
+  Result<void> done = tree_.make_whiteout(target);
+  // Below what is no directory nothing can be hidden.
+  return !done.ok() && done.error().error_number() == ENOTDIR ? Result<void>() : done;
 }
 
-// Removes below `path` what this layer has not brought itself.
-Result<void> TarUnpacker::clear_lower(const std::string& path) {
-  DSEC_ASSIGN(const std::vector<std::string> names, tree_.names(path));
-  for (const std::string& name : names) {
-    const std::string child = path.empty() ? name : path + "/" + name;
-    if (layer_paths_.contains(child)) {
-      DSEC_TRY(clear_lower(child));
-    } else {
-      DSEC_TRY(tree_.remove(child));
-    }
+Result<void> TarUnpacker::hide_below(const std::string& directory) {
+  if (is_hidden(directory)) return {};
+  Result<void> done = tree_.make_opaque(directory);
+  return !done.ok() && done.error().error_number() == ENOTDIR ? Result<void>() : done;
+}
+
+// With a directory above it that this layer took away and did not bring again.
+bool TarUnpacker::is_hidden(const std::string& path) const {
+  for (std::size_t end = path.size(); end != std::string::npos && end != 0; end = path.rfind('/', end - 1)) {
+    const std::string above = path.substr(0, end);
+    if (hidden_.contains(above) && !brought_.contains(above)) return true;
   }
-  return {};
+  return false;
+}
+
+void TarUnpacker::note_path(const std::string& path, bool directory) {
+  brought_[path] = directory;
+  for (std::size_t end = path.rfind('/'); end != std::string::npos; end = path.rfind('/', end - 1)) {
+    if (!brought_.emplace(path.substr(0, end), true).second) break;
+  }
 }
 
 }  // namespace dsec::image

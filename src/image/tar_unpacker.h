@@ -8,6 +8,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <set>
 #include <string>
 #include <string_view>
@@ -26,7 +27,7 @@ struct UnpackLimits {
   std::uint64_t max_entries = 0;
 };
 
-// One tree, from one archive or from several layers over one another.
+// One tree from one archive.
 class TarUnpacker {
  public:
   using Progress = std::function<void(std::uint64_t read_bytes)>;
@@ -37,21 +38,24 @@ class TarUnpacker {
 
   // Reads `input` to the archive's end.
   Result<void> unpack(int input);
-  // The same, with .wh.NAME and .wh..wh..opq as in OCI layers: they take away
-  // what lower layers brought.
+  // The same, with .wh.NAME and .wh..wh..opq as in OCI layers: they hide what
+  // lower layers brought, and nothing that this one brings. Into the root alone,
+  // whose owner and mode are kept.
   Result<void> unpack_layer(int input);
 
   const ImportCounts& counts() const { return counts_; }
   std::int64_t newest_seconds() const { return newest_seconds_; }
 
  private:
-  enum class Whiteouts { kIgnore, kApply };
+  enum class Whiteouts { kIgnore, kKeep };
   Result<void> unpack(int input, Whiteouts whiteouts);
   Result<void> take_entry(archive* reader, archive_entry* entry, Whiteouts whiteouts);
   Result<void> take_file(archive* reader, archive_entry* entry, const std::string& path, const erofs::EntryMeta& meta);
   Result<void> take_content(archive* reader, const std::string& path, std::uint64_t size);
   Result<void> take_whiteout(const std::string& path);
-  Result<void> clear_lower(const std::string& path);
+  Result<void> hide_below(const std::string& directory);
+  bool is_hidden(const std::string& path) const;
+  void note_path(const std::string& path, bool directory);
   erofs::EntryMeta meta_of(archive_entry* entry);
   Result<void> count_entry();
 
@@ -61,7 +65,10 @@ class TarUnpacker {
   const Progress progress_;
   ImportCounts counts_;
   std::int64_t newest_seconds_ = 0;
-  std::set<std::string> layer_paths_;  // of the layer being unpacked, and the directories above them
+  // Of the layer being unpacked: what it brought, with the directories above, and
+  // whether it is a directory; what it hides.
+  std::map<std::string, bool> brought_;
+  std::set<std::string> hidden_;
 };
 
 }  // namespace dsec::image

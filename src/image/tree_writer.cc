@@ -1,6 +1,5 @@
 #include "image/tree_writer.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
 #include <sys/stat.h>
@@ -152,25 +151,7 @@ Result<void> TreeWriter::make_hard_link(const std::string& path, const std::stri
 
 // No blob of an image is one.
 Result<void> TreeWriter::make_fifo(const std::string& path, const erofs::EntryMeta&) { return invalid_argument(path + ": a fifo in an image archive"); }
-
-Result<void> TreeWriter::remove(const std::string& path) {
-  cache_holds_ = false;
-  DSEC_ASSIGN(const sys::Fd parent, open_directory(directory_of(path)));
-  return sys::remove_tree_at(parent.get(), name_of(path));
-}
-
-Result<std::vector<std::string>> TreeWriter::names(const std::string& path) {
-  DSEC_ASSIGN(sys::Fd directory, open_directory(path));
-  DIR* const stream = ::fdopendir(directory.get());
-  if (stream == nullptr) return errno_error("read " + path, errno);
-  directory.release();
-  std::vector<std::string> out;
-  while (const dirent* entry = ::readdir(stream)) {
-    const std::string name = entry->d_name;
-    if (name != "." && name != "..") out.push_back(name);
-  }
-  ::closedir(stream);
-  return out;
-}
+Result<void> TreeWriter::make_whiteout(const std::string& path) { return invalid_argument(path + ": a whiteout in an image archive"); }
+Result<void> TreeWriter::make_opaque(const std::string& path) { return invalid_argument(path + ": a whiteout in an image archive"); }
 
 }  // namespace dsec::image

@@ -30,8 +30,8 @@ class TreeWriter final : public erofs::EntrySink {
   Result<void> make_symlink(const std::string& path, const std::string& target, const erofs::EntryMeta& meta) override;
   Result<void> make_hard_link(const std::string& path, const std::string& target) override;
   Result<void> make_fifo(const std::string& path, const erofs::EntryMeta& meta) override;
-  Result<void> remove(const std::string& path) override;
-  Result<std::vector<std::string>> names(const std::string& path) override;
+  Result<void> make_whiteout(const std::string& path) override;
+  Result<void> make_opaque(const std::string& path) override;
   std::uint64_t implied_directories() const override { return implied_directories_; }
 
  private:

@@ -5,6 +5,7 @@
 #include <array>
 #include <cerrno>
 #include <memory>
+#include <span>
 
 namespace dsec::image {
 
@@ -30,6 +31,14 @@ constexpr std::array kParserCalls = {
     "exit", "exit_group", "wait4", "waitid", "vfork", "fork", "execve", "tgkill", "membarrier", "capget",
 };
 
+constexpr std::array kReaderCalls = {
+    "read", "write", "pread64", "pwrite64", "readv", "writev", "preadv", "pwritev", "openat2", "close", "fstat", "newfstatat", "statx", "lseek",
+    "readlinkat", "fgetxattr", "flistxattr", "getdents64", "mmap", "munmap", "mprotect", "mremap", "brk", "madvise", "fadvise64", "fallocate",
+    "ftruncate", "copy_file_range", "fcntl", "poll", "ppoll", "rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "sigaltstack", "getpid", "gettid",
+    "getrandom", "prlimit64", "gettimeofday", "clock_gettime", "clock_nanosleep", "sched_yield", "futex", "restart_syscall", "exit", "exit_group",
+    "tgkill", "membarrier", "set_robust_list", "rseq", "sched_getaffinity", "capget",
+};
+
 constexpr std::array kPackageRefusals = {
     "io_uring_setup", "io_uring_enter", "io_uring_register", "bpf", "perf_event_open", "userfaultfd", "keyctl", "add_key", "request_key",
     "kexec_load", "kexec_file_load", "init_module", "finit_module", "delete_module", "reboot", "swapon", "swapoff", "settimeofday",
@@ -38,10 +47,23 @@ constexpr std::array kPackageRefusals = {
     "nfsservctl", "move_pages", "mbind", "migrate_pages", "pidfd_getfd", "landlock_create_ruleset",
 };
 
+// Flags of clone.
+constexpr scmp_datum_t kNamespaces = 0x7e020080;
+constexpr scmp_datum_t kThread = 0x00010000;
+
 Result<void> failed(std::string_view doing, int code) { return errno_error(doing, -code); }
 
 Result<void> load(const Filter& filter) {
   if (const int code = seccomp_load(filter.get()); code != 0) return failed("load the system call filter", code);
+  return {};
+}
+
+Result<void> allow(const Filter& filter, std::span<const char* const> calls) {
+  for (const char* name : calls) {
+    const int number = seccomp_syscall_resolve_name(name);
+    if (number == __NR_SCMP_ERROR) continue;  // newer than this libseccomp: stays refused
+    if (const int code = seccomp_rule_add(filter.get(), SCMP_ACT_ALLOW, number, 0); code != 0) return failed(name, code);
+  }
   return {};
 }
 
@@ -50,18 +72,24 @@ Result<void> load(const Filter& filter) {
 Result<void> install_parser_filter() {
   const Filter filter(seccomp_init(SCMP_ACT_ERRNO(ENOSYS)));
   if (!filter) return Error(ErrorCode::kInternal, "cannot make a system call filter");
-  for (const char* name : kParserCalls) {
-    const int number = seccomp_syscall_resolve_name(name);
-    if (number == __NR_SCMP_ERROR) continue;  // newer than this libseccomp: stays refused
-    if (const int code = seccomp_rule_add(filter.get(), SCMP_ACT_ALLOW, number, 0); code != 0) return failed(name, code);
-  }
+  DSEC_TRY(allow(filter, kParserCalls));
   // Threads and processes, but no namespace.
-  constexpr scmp_datum_t kNamespaces = 0x7e020080;
   if (const int code = seccomp_rule_add(filter.get(), SCMP_ACT_ALLOW, SCMP_SYS(clone), 1, SCMP_A0(SCMP_CMP_MASKED_EQ, kNamespaces, 0)); code != 0) {
     return failed("clone", code);
   }
   // Programs ask files whether they are terminals or block devices.
   if (const int code = seccomp_rule_add(filter.get(), SCMP_ACT_ERRNO(ENOTTY), SCMP_SYS(ioctl), 0); code != 0) return failed("ioctl", code);
+  return load(filter);
+}
+
+Result<void> install_reader_filter() {
+  const Filter filter(seccomp_init(SCMP_ACT_ERRNO(ENOSYS)));
+  if (!filter) return Error(ErrorCode::kInternal, "cannot make a system call filter");
+  DSEC_TRY(allow(filter, kReaderCalls));
+  // Threads alone: no process, no namespace.
+  if (const int code = seccomp_rule_add(filter.get(), SCMP_ACT_ALLOW, SCMP_SYS(clone), 1, SCMP_A0(SCMP_CMP_MASKED_EQ, kNamespaces | kThread, kThread)); code != 0) {
+    return failed("clone", code);
+  }
   return load(filter);
 }
 

@@ -4,7 +4,7 @@
 #include <charconv>
 
 #include "base/encoding.h"
-#include "model/json_text.h"
+#include "model/json_fields.h"
 #include "model/strict_object.h"
 #include "model/time_text.h"
 
@@ -13,29 +13,11 @@ namespace dsec::model {
 namespace json = boost::json;
 
 namespace {
-json::array list(const std::vector<std::string>& texts) {
-  json::array out;
-  out.reserve(texts.size());
-  for (const std::string& one : texts) out.emplace_back(one);
-  return out;
-}
-
-json::object object(const std::map<std::string, std::string>& pairs) {
-  json::object out;
-  out.reserve(pairs.size());
-  for (const auto& [key, value] : pairs) out.emplace(key, value);
-  return out;
-}
-
-json::string text(std::string_view t) { return json::string(t.data(), t.size()); }
-
 // Boost.JSON writes 2.0 as 2E0, which people have to read.
 json::value number(double n) {
   const auto whole = static_cast<std::int64_t>(n);
   return static_cast<double>(whole) == n ? json::value(whole) : json::value(n);
 }
-
-json::value time_or_null(std::int64_t unix_ms) { return unix_ms == 0 ? json::value(nullptr) : json::value(time_text(unix_ms)); }
 
 std::string_view to_string(NetworkMode mode) {
   switch (mode) {
@@ -78,6 +60,7 @@ void add_spec(json::object& out, const SandboxSpec& spec) {
   if (!environment.base.empty()) layers["base"] = environment.base;
   if (!environment.workspace.empty()) layers["workspace"] = environment.workspace;
   if (!environment.toolkits.empty()) layers["toolkits"] = list(environment.toolkits);
+  if (!environment.diffs.empty()) layers["diffs"] = list(environment.diffs);
   if (!layers.empty()) out["environment"] = std::move(layers);
   out["resources"] = to_json(spec.resources);
   out["lifetime"] = to_json(spec.lifetime);
@@ -129,6 +112,7 @@ void read_spec(StrictObject& fields, SandboxSpec& spec) {
     inner.read("base", spec.environment.base);
     inner.read("workspace", spec.environment.workspace);
     inner.read("toolkits", spec.environment.toolkits);
+    inner.read("diffs", spec.environment.diffs);
     if (Result<void> done = inner.finish(); !done.ok()) fields.fail(std::move(done).error());
   }
   if (const json::value* value = fields.take("resources"))
@@ -146,16 +130,6 @@ void read_spec(StrictObject& fields, SandboxSpec& spec) {
   fields.read("no_new_privs", spec.no_new_privs);
 }
 
-void read_time(StrictObject& fields, std::string_view name, std::int64_t& out) {
-  std::string t;
-  fields.read(name, t);
-  if (t.empty()) return;
-  Result<std::int64_t> parsed = parse_time(t);
-  if (parsed.ok())
-    out = *parsed;
-  else
-    fields.fail(std::move(parsed).within(fields.path(name)).error());
-}
 }  // namespace
 
 json::value to_json(const Resources& resources) {
@@ -275,101 +249,6 @@ Result<Sandbox> sandbox_from_json(const json::value& value) {
   fields.read("data_fault", sandbox.data_fault);
   DSEC_TRY(fields.finish());
   return sandbox;
-}
-
-json::value to_json(const ImageConfig& config) {
-  return json::object{{"entrypoint", list(config.entrypoint)},
-                      {"command", list(config.command)},
-                      {"env", object(config.env)},
-                      {"cwd", config.cwd},
-                      {"user", config.user}};
-}
-
-namespace {
-
-json::array privileged_to_json(const std::vector<PrivilegedFile>& files) {
-  json::array out;
-  for (const PrivilegedFile& file : files) {
-    json::object item;
-    put_bytes(item, "path", file.path);
-    item["mode"] = mode_text(file.mode);
-    item["capability"] = file.capability;
-    out.push_back(std::move(item));
-  }
-  return out;
-}
-
-Result<std::vector<PrivilegedFile>> privileged_from_json(const json::array& items) {
-  std::vector<PrivilegedFile> out;
-  for (const json::value& item : items) {
-    PrivilegedFile file;
-    std::string exact;
-    std::string mode;
-    StrictObject fields(item, "privileged_files");
-    fields.read("path", file.path);
-    fields.read("path_base64", exact);
-    fields.read("mode", mode);
-    fields.read("capability", file.capability);
-    DSEC_TRY(fields.finish());
-    if (!exact.empty()) {
-      DSEC_ASSIGN(file.path, from_base64(exact));
-    }
-    const auto [end, failed] = std::from_chars(mode.data(), mode.data() + mode.size(), file.mode, 8);
-    if (failed != std::errc() || end != mode.data() + mode.size() || file.mode > 07777) return invalid_argument("privileged_files.mode: not a mode");
-    out.push_back(std::move(file));
-  }
-  return out;
-}
-
-}  // namespace
-
-json::value to_json(const LayerRecord& layer) {
-  return json::object{{"digest", layer.digest},
-                      {"kind", text(to_string(layer.kind))},
-                      {"size_bytes", layer.size_bytes},
-                      {"content_bytes", layer.content_bytes},
-                      {"entries", layer.entries},
-                      {"setuid_files", layer.setuid_files},
-                      {"capability_files", layer.capability_files},
-                      {"privileged_files", privileged_to_json(layer.privileged_files)},
-                      {"profile", layer.profile},
-                      {"architecture", layer.architecture},
-                      {"source", layer.source},
-                      {"created_at", time_or_null(layer.created_at_ms)},
-                      {"config", to_json(layer.config)}};
-}
-
-Result<LayerRecord> layer_from_json(const json::value& value) {
-  LayerRecord layer;
-  StrictObject fields(value, "");
-  fields.read("digest", layer.digest);
-  fields.read_enum("kind", layer.kind, &parse_layer_kind);
-  fields.read("size_bytes", layer.size_bytes);
-  fields.read("content_bytes", layer.content_bytes);
-  fields.read("entries", layer.entries);
-  fields.read("setuid_files", layer.setuid_files);
-  fields.read("capability_files", layer.capability_files);
-  if (const json::array* files = fields.take_array("privileged_files")) {
-    Result<std::vector<PrivilegedFile>> read = privileged_from_json(*files);
-    if (read.ok()) layer.privileged_files = std::move(read).value();
-    else fields.fail(std::move(read).error());
-  }
-  fields.read("profile", layer.profile);
-  fields.read("architecture", layer.architecture);
-  fields.read("source", layer.source);
-  read_time(fields, "created_at", layer.created_at_ms);
-  if (const json::value* config = fields.take("config")) {
-    StrictObject inner(*config, "config");
-    inner.read("entrypoint", layer.config.entrypoint);
-    inner.read("command", layer.config.command);
-    inner.read("env", layer.config.env);
-    inner.read("cwd", layer.config.cwd);
-    inner.read("user", layer.config.user);
-    if (Result<void> done = inner.finish(); !done.ok()) fields.fail(std::move(done).error());
-  }
-  DSEC_TRY(fields.finish());
-  if (!is_digest(layer.digest)) return invalid_argument("digest: not a sha256 digest");
-  return layer;
 }
 
 }  // namespace dsec::model

@@ -4,6 +4,16 @@
 
 namespace dsec::model {
 
+std::string_view node_architecture() {
+#if defined(__x86_64__)
+  return "amd64";
+#elif defined(__aarch64__)
+  return "arm64";
+#else
+#error "name this architecture as OCI does"
+#endif
+}
+
 std::string_view to_string(LayerKind kind) {
   switch (kind) {
     case LayerKind::kBase:
@@ -12,14 +22,18 @@ std::string_view to_string(LayerKind kind) {
       return "workspace";
     case LayerKind::kToolkit:
       return "toolkit";
+    case LayerKind::kDiff:
+      return "diff";
+    case LayerKind::kVerifier:
+      return "verifier";
   }
   return "base";
 }
 
 Result<LayerKind> parse_layer_kind(std::string_view text) {
-  for (const LayerKind kind : {LayerKind::kBase, LayerKind::kWorkspace, LayerKind::kToolkit})
+  for (const LayerKind kind : {LayerKind::kBase, LayerKind::kWorkspace, LayerKind::kToolkit, LayerKind::kDiff, LayerKind::kVerifier})
     if (text == to_string(kind)) return kind;
-  return invalid_argument("kind must be base, workspace or toolkit, not \"" + std::string(text.substr(0, 64)) + "\"");
+  return invalid_argument("kind must be base, workspace, toolkit, diff or verifier, not \"" + std::string(text.substr(0, 64)) + "\"");
 }
 
 namespace {

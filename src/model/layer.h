@@ -3,14 +3,21 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
 
 namespace dsec::model {
 
-enum class LayerKind { kBase, kWorkspace, kToolkit };
+// What this program runs on, as OCI calls it: "amd64".
+std::string_view node_architecture();
+
+// kDiff: what a sandbox wrote over the layers that it was made of. kVerifier: what
+// grades a solution; no sandbox is made of it.
+enum class LayerKind { kBase, kWorkspace, kToolkit, kDiff, kVerifier };
 
 std::string_view to_string(LayerKind kind);
 Result<LayerKind> parse_layer_kind(std::string_view text);
@@ -33,6 +40,16 @@ struct PrivilegedFile {
   bool operator==(const PrivilegedFile&) const = default;
 };
 
+// Where a packed layer comes from.
+struct Provenance {
+  std::string sandbox;
+  std::uint64_t generation = 0;  // of the sandbox's packs that the node keeps, counted from 1
+  std::string project;
+  std::string by;                // id of the key that asked for it
+  std::vector<std::string> parents;  // digests of the layers below it there, lowest first
+  bool operator==(const Provenance&) const = default;
+};
+
 // One immutable layer, named by its content.
 struct LayerRecord {
   std::string digest;  // "sha256:" + 64 hex digits, of the image file
@@ -44,10 +61,13 @@ struct LayerRecord {
   std::uint64_t capability_files = 0;  // these
   std::vector<PrivilegedFile> privileged_files;  // both, by path; the first ones of very many
   std::string profile;                 // "plain" or "lz4"; "" = not known
-  std::string architecture = "amd64";
+  std::string architecture{node_architecture()};
   std::string source;                // what it was imported from, for people
   std::int64_t created_at_ms = 0;    // Unix time
   ImageConfig config;                // of a base
+  std::vector<std::string> parts;    // digests: what an image's own layers became, as far as this node has them
+  std::string diff_id;               // of such a part: the OCI layer that it is; "" = a layer by itself
+  std::optional<Provenance> provenance;  // of one that was packed
   bool operator==(const LayerRecord&) const = default;
 };
 

@@ -5,6 +5,7 @@
 #include "base/encoding.h"
 #include "model/json.h"
 #include "model/json_text.h"
+#include "model/principal.h"
 #include "model/sandbox_id.h"
 #include "model/selector.h"
 #include "model/sha256.h"
@@ -89,6 +90,25 @@ TEST(SandboxJsonTest, SurvivesTheRoundTrip) {
   EXPECT_EQ(again->created_at_ms, sandbox.created_at_ms);
   EXPECT_TRUE(again->infra());
   EXPECT_EQ(boost::json::serialize(to_json(*again)), boost::json::serialize(text));
+}
+
+TEST(LayerJsonTest, CarriesWhereAPackedLayerComesFrom) {
+  LayerRecord layer;
+  layer.digest = "sha256:" + std::string(64, 'a');
+  layer.kind = LayerKind::kDiff;
+  layer.provenance = Provenance{"box", 2, "team", "key_x", {"sha256:" + std::string(64, 'b')}};
+
+  const Result<LayerRecord> read = layer_from_json(to_json(layer));
+
+  ASSERT_TRUE(read.ok()) << read.error().message();
+  EXPECT_EQ(*read, layer);
+}
+
+TEST(RoleTest, AreReadByTheNamesThatTheyHave) {
+  for (const Role role : {Role::kViewer, Role::kRuntime, Role::kBuilder, Role::kAdmin}) EXPECT_EQ(parse_role(to_string(role)).value(), role);
+  EXPECT_FALSE(parse_role("member").ok());
+  EXPECT_FALSE(Principal{}.builds());
+  EXPECT_TRUE((Principal{.role = Role::kBuilder}.builds()));
 }
 
 TEST(SandboxStateTest, EndsFromEveryStateAndNeverReturns) {

@@ -76,6 +76,7 @@ struct Environment {
   std::string base;
   std::string workspace;
   std::vector<std::string> toolkits;
+  std::vector<std::string> diffs;  // packed from sandboxes, lowest first, above all the others
 };
 
 struct StartCommand {
@@ -105,7 +106,7 @@ struct SandboxSpec {
 
 // What the apiserver resolved refs to, before the edge sees the spec.
 struct ResolvedLayers {
-  std::vector<LayerRecord> layers;  // lowest first: base < workspace < toolkits
+  std::vector<LayerRecord> layers;  // lowest first: base < workspace < toolkits < diffs
   ImageConfig config;
 };
 

@@ -13,7 +13,7 @@ constexpr std::size_t kMaxEnv = 1024;
 constexpr std::size_t kMaxEnvBytes = 256 << 10;
 constexpr std::size_t kMaxArguments = 1024;
 constexpr std::size_t kMaxRules = 256;
-constexpr std::size_t kMaxToolkits = 16;
+constexpr std::size_t kMaxLayersOfAKind = 16;
 constexpr std::int64_t kMaxSeconds = 10LL * 365 * 86400;
 
 bool is_alphanumeric(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9'); }
@@ -64,6 +64,15 @@ Result<void> check_range(std::string_view field, std::int64_t value, std::int64_
 Result<void> check_layer_name(std::string_view field, std::string_view text) {
   if (text.empty() || is_digest(text)) return {};
   if (Result<RefName> ref = parse_ref(text); !ref.ok()) return std::move(ref).within(field).error();
+  return {};
+}
+
+Result<void> check_layer_names(std::string_view field, const std::vector<std::string>& names) {
+  if (names.size() > kMaxLayersOfAKind) return invalid_argument(std::string(field) + ": more than 16");
+  for (const std::string& name : names) {
+    if (name.empty()) return invalid_argument(std::string(field) + ": an empty name");
+    DSEC_TRY(check_layer_name(field, name));
+  }
   return {};
 }
 
@@ -118,11 +127,8 @@ Result<void> validate(const SandboxSpec& spec) {
   DSEC_TRY(check_layer_name("image", spec.image));
   DSEC_TRY(check_layer_name("environment.base", environment.base));
   DSEC_TRY(check_layer_name("environment.workspace", environment.workspace));
-  if (environment.toolkits.size() > kMaxToolkits) return invalid_argument("environment.toolkits: more than 16");
-  for (const std::string& toolkit : environment.toolkits) {
-    if (toolkit.empty()) return invalid_argument("environment.toolkits: an empty name");
-    DSEC_TRY(check_layer_name("environment.toolkits", toolkit));
-  }
+  DSEC_TRY(check_layer_names("environment.toolkits", environment.toolkits));
+  DSEC_TRY(check_layer_names("environment.diffs", environment.diffs));
 
   const Resources& resources = spec.resources;
   if (!std::isfinite(resources.cpu_cores) || resources.cpu_cores < 0.01 || resources.cpu_cores > 1024)

@@ -29,15 +29,19 @@ bool less_loaded(const EdgeLoad& a, const EdgeLoad& b) {
 Result<std::size_t> place(const std::vector<EdgeLoad>& edges, const Demand& demand, Random& random) {
   std::vector<std::size_t> accepting, roomy;
   bool known = false;
+  bool runs = false;
   for (std::size_t i = 0; i < edges.size(); ++i) {
     const EdgeLoad& edge = edges[i];
     if (std::find(edge.backends.begin(), edge.backends.end(), demand.backend) == edge.backends.end()) continue;
     known = true;
+    if (!demand.architecture.empty() && demand.architecture != edge.architecture) continue;
+    runs = true;
     if (!edge.accepting) continue;
     accepting.push_back(i);
     if (has_room(edge, demand)) roomy.push_back(i);
   }
   if (!known) return Error(ErrorCode::kUnsupported, "backend: \"" + demand.backend + "\" is there on no node");
+  if (!runs) return Error(ErrorCode::kUnsupported, "architecture: no node runs " + demand.architecture);
   if (accepting.empty()) return Error(ErrorCode::kUnavailable, "every node that has backend \"" + demand.backend + "\" is stopping");
   const auto better = [&](std::size_t a, std::size_t b) { return less_loaded(edges[a], edges[b]); };
   if (roomy.empty()) return *std::min_element(accepting.begin(), accepting.end(), better);

@@ -18,6 +18,7 @@ struct EdgeLoad {
   std::string node;
   bool accepting = true;              // false while it stops or drains
   std::vector<std::string> backends;  // that it has
+  std::string architecture;           // whose programs it runs, as OCI calls it
   std::uint64_t sandboxes = 0;        // live, those placed and not yet answered among them
   std::uint64_t most_sandboxes = 0;   // 0 = no limit
   std::uint64_t memory_mb = 0;        // promised to them
@@ -27,9 +28,11 @@ struct EdgeLoad {
 struct Demand {
   std::string backend;
   std::uint64_t memory_mb = 0;
+  std::string architecture;  // of its layers; "" = any
 };
 
-// The index of the chosen edge. kUnsupported: no edge has the backend.
+// The index of the chosen edge. kUnsupported: no edge has the backend, or
+// none with it runs programs of the architecture.
 // kUnavailable: none that has it accepts. Where none has room the least loaded is
 // chosen, whose refusal says what is full; a repeated create finds its sandbox there.
 Result<std::size_t> place(const std::vector<EdgeLoad>& edges, const Demand& demand, Random& random);

@@ -29,6 +29,18 @@ TEST(PlacementTest, SaysWhyNoEdgeWillDo) {
   EXPECT_EQ(place({stopping}, kContainer, random).error().code(), ErrorCode::kUnavailable);
 }
 
+TEST(PlacementTest, TakesOnlyEdgesOfTheArchitecture) {
+  SystemRandom random;
+  EdgeLoad arm = edge(90);
+  arm.architecture = "arm64";
+  EdgeLoad other = edge(0);
+  other.architecture = "amd64";
+  const Demand for_arm{.backend = "container", .memory_mb = 512, .architecture = "arm64"};
+
+  EXPECT_EQ(place({other, arm}, for_arm, random).value(), 1u);
+  EXPECT_EQ(place({other}, for_arm, random).error().code(), ErrorCode::kUnsupported);
+}
+
 TEST(PlacementTest, PrefersRoomAndThenTheLessLoaded) {
   SystemRandom random;
   EdgeLoad no_memory = edge(1);

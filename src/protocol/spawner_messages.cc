@@ -74,7 +74,7 @@ Result<LaunchRequest> decode_launch_request(std::string_view bytes) {
 std::string encode(const LaunchReply& m) {
   Packer p;
   p.u32(kSpawnerProtocol).u8(m.launched);
-  p.bytes(m.slot).u64(m.generation).u32(m.pid).u64(m.identity).u64(m.oom_kills);
+  p.bytes(m.slot).u64(m.generation).u32(m.pid).u64(m.identity).u64(m.oom_kills).u32(m.first_id).bytes(m.upper_handle);
   p.u8(static_cast<std::uint8_t>(m.step)).u32(static_cast<std::uint32_t>(m.error_number)).bytes(m.message);
   for (std::uint32_t nsec : m.step_nsec) p.u32(nsec);
   return p.take();
@@ -90,6 +90,8 @@ Result<LaunchReply> decode_launch_reply(std::string_view bytes) {
   m.pid = u.u32();
   m.identity = u.u64();
   m.oom_kills = u.u64();
+  m.first_id = u.u32();
+  m.upper_handle = u.bytes();
   m.step = static_cast<LaunchStep>(u.u8());
   m.error_number = static_cast<std::int32_t>(u.u32());
   m.message = u.bytes();

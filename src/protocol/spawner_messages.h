@@ -17,7 +17,7 @@
 
 namespace dsec::protocol {
 
-inline constexpr std::uint32_t kSpawnerProtocol = 2;
+inline constexpr std::uint32_t kSpawnerProtocol = 3;
 inline constexpr std::size_t kMaxLaunchLayers = 64;
 inline constexpr std::size_t kMaxSpawnerMessage = 192 << 10;
 
@@ -60,6 +60,8 @@ struct LaunchReply {
   std::uint32_t pid = 0;         // in the host's pid namespace
   std::uint64_t identity = 0;    // sys::process_identity
   std::uint64_t oom_kills = 0;   // counted in the slot before
+  std::uint32_t first_id = 0;    // the host's number of the sandbox's id 0
+  std::string upper_handle;      // sys::file_handle of a kTmpfs upper; on the file system of its /dev/shm
   // not launched: nothing ran and nothing is left
   LaunchStep step = LaunchStep::kSlot;
   std::int32_t error_number = 0;

@@ -220,6 +220,13 @@ Result<void> Launcher::build(const protocol::LaunchRequest& request, const Launc
   return {};
 }
 
+// In memory, an upper has no name by which it could be found again: what is above
+// it is in the sandbox, and it is not.
+Result<std::string> Launcher::handle_of_upper(const protocol::LaunchRequest& request, const Slot& slot) {
+  if (request.upper != protocol::UpperKind::kTmpfs) return std::string();
+  return sys::file_handle(slot.skeleton.memory.get(), "upper");
+}
+
 Launched Launcher::launch(const protocol::LaunchRequest& request, const LaunchDescriptors& descriptors) {
   Launched out;
   Timer timer;
@@ -234,7 +241,9 @@ Launched Launcher::launch(const protocol::LaunchRequest& request, const LaunchDe
   Slot slot = std::move(*taken);
   timer.next();
 
-  if (const Result<void> built = build(request, descriptors, slot, timer); !built.ok()) {
+  Result<std::string> handle = handle_of_upper(request, slot);
+  const Result<void> built = handle.ok() ? build(request, descriptors, slot, timer) : Result<void>(handle.error());
+  if (!built.ok()) {
     refuse(built.error());
     pool_.put_back(std::move(slot));
     return out;
@@ -245,6 +254,8 @@ Launched Launcher::launch(const protocol::LaunchRequest& request, const LaunchDe
   out.reply.pid = slot.skeleton.pid;
   out.reply.oom_kills = slot.oom_kills;
   out.reply.identity = slot.skeleton.identity;
+  out.reply.first_id = payload_id(slot.number);
+  out.reply.upper_handle = std::move(*handle);
   out.reply.step_nsec = timer.nsec;
   out.skeleton = std::exchange(slot.skeleton, {});
   out.skeleton.control.reset();

@@ -44,6 +44,7 @@ class Launcher {
  private:
   struct Timer;
   Result<void> build(const protocol::LaunchRequest& request, const LaunchDescriptors& descriptors, Slot& slot, Timer& timer);
+  static Result<std::string> handle_of_upper(const protocol::LaunchRequest& request, const Slot& slot);
   Result<void> enter(const Skeleton& skeleton, const sys::Fd& root, const std::string& hostname);
 
   const Node& node_;

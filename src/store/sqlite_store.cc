@@ -19,8 +19,28 @@ std::string_view to_string(RefKind kind) {
       return "workspace";
     case RefKind::kToolkit:
       return "toolkit";
+    case RefKind::kDiff:
+      return "diff";
+    case RefKind::kVerifier:
+      return "verifier";
   }
   return "image";
+}
+
+RefKind ref_kind(model::LayerKind kind) {
+  switch (kind) {
+    case model::LayerKind::kBase:
+      return RefKind::kImage;
+    case model::LayerKind::kWorkspace:
+      return RefKind::kWorkspace;
+    case model::LayerKind::kToolkit:
+      return RefKind::kToolkit;
+    case model::LayerKind::kDiff:
+      return RefKind::kDiff;
+    case model::LayerKind::kVerifier:
+      return RefKind::kVerifier;
+  }
+  return RefKind::kImage;
 }
 
 namespace {
@@ -49,6 +69,7 @@ constexpr const char* kSteps[] = {
     R"(CREATE TABLE unused_layers(digest TEXT PRIMARY KEY, since_ms INTEGER NOT NULL, condemned_ms INTEGER NOT NULL);
        CREATE TABLE pins(project TEXT NOT NULL, digest TEXT NOT NULL, owner TEXT NOT NULL, reason TEXT NOT NULL,
                          created_at_ms INTEGER NOT NULL, expires_at_ms INTEGER NOT NULL, PRIMARY KEY(project, digest));)",
+    "ALTER TABLE refs ADD COLUMN quarantined INTEGER NOT NULL DEFAULT 0;",
 };
 constexpr int kFormat = static_cast<int>(std::size(kSteps));
 
@@ -177,19 +198,19 @@ class SqliteStore final : public Store {
 
   Result<void> put_ref(const Ref& r) override {
     const std::lock_guard lock(mutex_);
-    DSEC_ASSIGN(Statement s, Statement::prepare(db_.get(), "INSERT OR REPLACE INTO refs VALUES(?,?,?,?,?,?)"));
-    return s.bind(r.project).bind(static_cast<std::int64_t>(r.kind)).bind(r.name).bind(r.tag).bind(list_text(r.layers)).bind(r.created_at_ms).run();
+    DSEC_ASSIGN(Statement s, Statement::prepare(db_.get(), "INSERT OR REPLACE INTO refs VALUES(?,?,?,?,?,?,?)"));
+    return s.bind(r.project).bind(static_cast<std::int64_t>(r.kind)).bind(r.name).bind(r.tag).bind(list_text(r.layers)).bind(r.created_at_ms).bind(r.quarantined ? 1 : 0).run();
   }
 
   Result<std::vector<Ref>> refs() override {
     const std::lock_guard lock(mutex_);
-    DSEC_ASSIGN(Statement s, Statement::prepare(db_.get(), "SELECT project, kind, name, tag, layers, created_at_ms FROM refs ORDER BY project, kind, name, tag"));
+    DSEC_ASSIGN(Statement s, Statement::prepare(db_.get(), "SELECT project, kind, name, tag, layers, created_at_ms, quarantined FROM refs ORDER BY project, kind, name, tag"));
     std::vector<Ref> out;
     for (;;) {
       DSEC_ASSIGN(const bool row, s.step());
       if (!row) return out;
       DSEC_ASSIGN(std::vector<std::string> layers, text_list(s.text(4)));
-      out.push_back({s.text(0), static_cast<RefKind>(s.number(1)), s.text(2), s.text(3), std::move(layers), s.number(5)});
+      out.push_back({s.text(0), static_cast<RefKind>(s.number(1)), s.text(2), s.text(3), std::move(layers), s.number(5), s.number(6) != 0});
     }
   }
 

@@ -29,14 +29,16 @@ struct ApiKey {
   std::string id;         // public: "key_" + 16 base32 characters
   std::string project;
   std::string name;       // for people
-  model::Role role = model::Role::kMember;
+  model::Role role = model::Role::kRuntime;
   std::string hash;       // SHA-256 of the key, hex; the key itself is stored nowhere
   std::int64_t created_at_ms = 0;
   std::int64_t revoked_at_ms = 0;  // 0 = valid
 };
 
-enum class RefKind { kImage, kWorkspace, kToolkit };
+enum class RefKind { kImage, kWorkspace, kToolkit, kDiff, kVerifier };
 std::string_view to_string(RefKind kind);
+// Of the refs that name layers of this kind.
+RefKind ref_kind(model::LayerKind kind);
 
 // A name:tag that points at layers, lowest first. An image is one base.
 struct Ref {
@@ -46,6 +48,7 @@ struct Ref {
   std::string tag;
   std::vector<std::string> layers;
   std::int64_t created_at_ms = 0;
+  bool quarantined = false;  // packed from a sandbox, and nobody has promoted it
 };
 
 // A call that outlasts its request. `record` is its JSON form, "result" or "error"

@@ -46,6 +46,12 @@ Result<void> reconfigure_mount(int mount, const char* key, const std::string& va
 // detached mount, once.
 Result<void> idmap_mount(int mount, int user_namespace);
 
+// What names `path` below `dir` on its file system wherever that is mounted, for as
+// long as this lives; at most 132 bytes. By such a name and any directory of the
+// file system it is opened again, for which the process is host root.
+Result<std::string> file_handle(int dir, const char* path);
+Result<Fd> open_handle(int on, const std::string& handle, int flags);
+
 // openat2 that stays below `dir`, on its mount, and follows no link at all.
 // Returns -1 and errno; allocates nothing. The caller owns the descriptor.
 int open_beneath(int dir, const char* path, int flags, mode_t mode = 0);

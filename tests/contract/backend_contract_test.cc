@@ -211,6 +211,21 @@ TEST_P(BackendContract, RenewsAnOperationUntilItIsKilled) {
   EXPECT_TRUE(instance->destroy(soon()).ok());
 }
 
+TEST_P(BackendContract, OpensWhatWasWrittenForReadingOrSaysThatItKeepsNone) {
+  auto instance = launch();
+  ASSERT_NE(instance, nullptr);
+
+  const auto tree = instance->open_written(fixture_->rootfs().upper);
+
+  if (tree.ok()) {
+    EXPECT_GT(tree->ids, 0u);
+    EXPECT_LT(::openat(tree->directory.get(), "new", O_WRONLY | O_CREAT | O_CLOEXEC, 0600), 0);
+  } else {
+    EXPECT_EQ(tree.error().code(), ErrorCode::kUnsupported);
+  }
+  EXPECT_TRUE(instance->destroy(soon()).ok());
+}
+
 TEST_P(BackendContract, TellsItsUsage) {
   auto instance = launch();
   ASSERT_NE(instance, nullptr);

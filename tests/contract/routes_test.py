@@ -45,11 +45,12 @@ def registered():
 
 def test_every_route_of_the_apiserver_is_described_and_the_other_way_round():
     assert len(registered()) > 20, "the reader of routes.cc must see its table"
-    assert registered() == {entry for entry in described() if not entry[1].startswith(SANDBOX)}
+    assert {route for route in registered() if not route[1].startswith(SANDBOX)} == {entry for entry in described() if not entry[1].startswith(SANDBOX)}
 
 
 def test_what_stands_below_a_sandbox_is_described_and_the_other_way_round():
     served = {(method, SANDBOX + path) for path, (_, methods) in BELOW_SANDBOX.items() for method in methods}
+    served |= {route for route in registered() if route[1].startswith(SANDBOX)}
 
     assert served == {entry for entry in described() if entry[1].startswith(SANDBOX)}
 

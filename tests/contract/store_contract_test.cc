@@ -45,6 +45,22 @@ TEST_P(StoreContract, IsEmptyAtFirst) {
   EXPECT_TRUE(store_->history("default", {}, 10)->empty());
 }
 
+TEST_P(StoreContract, KeepsWhatIsInQuarantineThereUntilItIsReplaced) {
+  store::Ref packed = ref("mine", "sha256:a");
+  packed.kind = store::RefKind::kDiff;
+  packed.quarantined = true;
+  ASSERT_TRUE(store_->put_ref(packed).ok());
+  EXPECT_TRUE(store_->refs()->at(0).quarantined);
+  packed.quarantined = false;
+
+  ASSERT_TRUE(store_->put_ref(packed).ok());
+
+  const auto refs = store_->refs();
+  ASSERT_EQ(refs->size(), 1u);
+  EXPECT_EQ((*refs)[0].kind, store::RefKind::kDiff);
+  EXPECT_FALSE((*refs)[0].quarantined);
+}
+
 TEST_P(StoreContract, ReplacesAKeyByItsId) {
   store::ApiKey key{.id = "key_a", .project = "default", .name = "one", .role = model::Role::kAdmin, .hash = "00", .created_at_ms = 1};
   ASSERT_TRUE(store_->put_key(key).ok());

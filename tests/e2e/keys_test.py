@@ -9,14 +9,14 @@ from support.server import BIN
 
 
 def test_a_key_is_told_once_and_stored_as_a_hash(server, api):
-    name, member = key_of(api)
+    name, builder = key_of(api)
 
-    assert member.call("GET", "/v1/sandboxes").status == 200
-    assert member.key not in str(api.must("GET", f"/v1/projects/{name}/keys"))
+    assert builder.call("GET", "/v1/sandboxes").status == 200
+    assert builder.key not in str(api.must("GET", f"/v1/projects/{name}/keys"))
     stored = b"".join(path.read_bytes() for path in server.data.glob("dsec.db*"))
     assert name.encode() in stored, "negative control: what is stored of the key is in these files"
-    assert member.key.encode() not in stored and api.key.encode() not in stored
-    assert member.key not in server.log_file.read_text(errors="replace")
+    assert builder.key.encode() not in stored and api.key.encode() not in stored
+    assert builder.key not in server.log_file.read_text(errors="replace")
     assert api.key not in server.log_file.read_text(errors="replace")
 
 
@@ -28,13 +28,13 @@ def test_the_first_key_lies_in_a_file_for_root_alone(server, api):
 
 
 def test_a_revoked_key_is_none(api):
-    name, member = key_of(api)
-    record = next(item for item in api.must("GET", f"/v1/projects/{name}/keys")["items"] if item["name"] == "member")
+    name, builder = key_of(api)
+    record = next(item for item in api.must("GET", f"/v1/projects/{name}/keys")["items"] if item["name"] == "builder")
 
-    assert member.call("GET", "/v1/whoami").status == 200
+    assert builder.call("GET", "/v1/whoami").status == 200
     api.must("DELETE", f"/v1/projects/{name}/keys/{record['id']}")
 
-    assert member.call("GET", "/v1/whoami").status == 401
+    assert builder.call("GET", "/v1/whoami").status == 401
 
 
 def test_a_projects_key_sees_and_touches_nothing_of_another(api, boxes):

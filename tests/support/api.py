@@ -252,6 +252,16 @@ def wait_until(condition, seconds, what):
         time.sleep(0.02)
 
 
+def end_of(api, operation, seconds=60.0):
+    """An operation that is over, by its id."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = api.must("GET", f"/v1/operations/{operation}", query={"wait_ms": 5000})
+        if found["state"] not in ("running", "cancelling"):
+            return found
+        assert time.monotonic() < deadline, f"not over within {seconds} s: {found}"
+
+
 def pause_or_skip(box):
     """Pauses; a version that cannot says 501, and the test skips."""
     import pytest
@@ -268,7 +278,7 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def key_of(api, role="member", project=None):
+def key_of(api, role="builder", project=None):
     """(project's name, its Api) with a fresh key."""
     name = project or f"p{os.urandom(4).hex()}"
     if project is None:

@@ -30,8 +30,8 @@ class DSecRunArgs:
     """The fields that every backend shares.
 
     Either ``container_image`` (a ref such as ``"debian:12"``) or ``base`` names
-    the root file system; ``workspace`` and ``toolkits`` are layers put on top, in
-    that order. Omitted limits are the server's defaults.
+    the root file system; ``workspace``, ``toolkits`` and ``diffs`` are layers put on
+    top, in that order. Omitted limits are the server's defaults.
     """
 
     container_image: Optional[str] = None
@@ -44,6 +44,7 @@ class DSecRunArgs:
     init_user: Optional[str] = None  #: default user of commands; None = the image's
     workspace: Optional[str] = None  #: layer ref
     toolkits: Sequence[str] = ()  #: layer refs, lowest first
+    diffs: Sequence[str] = ()  #: refs of layers packed from sandboxes, lowest first, above all the others
     base: Optional[str] = None  #: base layer ref, instead of container_image
     labels: Mapping[str, str] = field(default_factory=dict)
     name: Optional[str] = None  #: unique among the project's live sandboxes
@@ -80,6 +81,8 @@ class DSecRunArgs:
             environment["workspace"] = self.workspace
         if self.toolkits:
             environment["toolkits"] = [self.toolkits] if isinstance(self.toolkits, str) else list(self.toolkits)
+        if self.diffs:
+            environment["diffs"] = [self.diffs] if isinstance(self.diffs, str) else list(self.diffs)
         resources = _present(
             cpu_cores=self.cpu_cores_limit,
             memory_mb=self.memory_limit_mb,

@@ -21,7 +21,7 @@ Source = Union[str, "os.PathLike[str]"]
 
 @dataclass(frozen=True)
 class ImportProgress:
-    """How far an import is. ``stage``: send, receive, unpack, build or publish. Bytes; total 0 = unknown."""
+    """How far an import is. ``stage``: send, receive, unpack, read, build or publish. Bytes; total 0 = unknown."""
 
     stage: str
     done_bytes: int
@@ -57,21 +57,28 @@ class _Catalogue:
         await self._client._transport.bytes("DELETE", f"/v1/{self._what}/{segment(ref)}")
 
     async def _import(
-        self, name: str, source: Source, query: Mapping[str, Any], owner: Optional[str], progress: Optional[ProgressCallback]
+        self, name: str, source: Source, query: Mapping[str, Any], owner: Optional[str], progress: Optional[ProgressCallback],
+        authfile: Optional[Union[str, "os.PathLike[str]"]] = None,
     ) -> Layer:
         text = os.fspath(source)
+        if authfile is not None and not text.startswith("docker://"):
+            raise ValueError("authfile goes with docker://")
         transport = self._client._transport
         query = {"name": name, **query}
         data: Any = None
         headers: Dict[str, str] = {}
-        if text.startswith(("debian:", "docker://")):
+        if authfile is not None:
+            query["source"] = text
+            data = _one_part(Path(authfile).read_bytes())
+            headers["Content-Type"] = "application/json"
+        elif text.startswith(("debian:", "docker://")):
             query["source"] = text
         else:
             data = _source_stream(text, query, owner, progress)
             headers["Content-Type"] = "application/x-tar"
         answer = await transport.json("POST", f"/v1/{self._what}", None, query=query, headers=headers) if data is None else \
             await self._send(query, data, headers)
-        return Layer.from_json(await self._finish(answer, progress))
+        return Layer.from_json(await finish_operation(self._client, answer, progress))
 
     async def _send(self, query: Mapping[str, Any], data: AsyncIterator[bytes], headers: Mapping[str, str]) -> Any:
         import json
@@ -80,28 +87,33 @@ class _Catalogue:
             "POST", f"/v1/{self._what}", data, query=query, headers=headers, repeatable=False)
         return json.loads(answer) if answer else {}
 
-    async def _finish(self, answer: Any, progress: Optional[ProgressCallback]) -> Mapping[str, Any]:
-        """Follows an operation to its end, when the answer is one."""
-        if not isinstance(answer, dict):
-            return {}
-        operation = answer.get("operation_id") or (answer.get("operation") or {}).get("id")
-        pause = 0.1
-        while operation:
-            body = await self._client._transport.json("GET", f"/v1/operations/{segment(str(operation))}", query={"wait_ms": 10_000})
-            state = str(body.get("state", ""))
-            if progress is not None and isinstance(body.get("progress"), dict):
-                p = body["progress"]
-                progress(ImportProgress(str(p.get("stage", "")), int(p.get("done_bytes", 0)), int(p.get("total_bytes", 0))))
-            if state in ("succeeded", "done"):
-                result = body.get("result")
-                return result if isinstance(result, dict) else body
-            if state in ("failed", "cancelled"):
-                raise error_from_response(int((body.get("error") or {}).get("status", 500)), body)
-            await asyncio.sleep(pause)
-            pause = min(1.0, pause * 1.5)
-        if "error" in answer:
-            raise error_from_response(500, answer)
-        return answer
+
+async def finish_operation(client: "DSecClient", answer: Any, progress: Optional[ProgressCallback]) -> Mapping[str, Any]:
+    """Follows an operation to its end, when the answer is one."""
+    if not isinstance(answer, dict):
+        return {}
+    operation = answer.get("operation_id") or (answer.get("operation") or {}).get("id")
+    pause = 0.1
+    while operation:
+        body = await client._transport.json("GET", f"/v1/operations/{segment(str(operation))}", query={"wait_ms": 10_000})
+        state = str(body.get("state", ""))
+        if progress is not None and isinstance(body.get("progress"), dict):
+            p = body["progress"]
+            progress(ImportProgress(str(p.get("stage", "")), int(p.get("done_bytes", 0)), int(p.get("total_bytes", 0))))
+        if state in ("succeeded", "done"):
+            result = body.get("result")
+            return result if isinstance(result, dict) else body
+        if state in ("failed", "cancelled"):
+            raise error_from_response(int((body.get("error") or {}).get("status", 500)), body)
+        await asyncio.sleep(pause)
+        pause = min(1.0, pause * 1.5)
+    if "error" in answer:
+        raise error_from_response(500, answer)
+    return answer
+
+
+async def _one_part(data: bytes) -> AsyncIterator[bytes]:
+    yield data
 
 
 class Images(_Catalogue):
@@ -116,21 +128,25 @@ class Images(_Catalogue):
         *,
         owner: Optional[str] = None,
         profile: Optional[str] = None,
+        architecture: Optional[str] = None,
+        authfile: Optional[Union[str, "os.PathLike[str]"]] = None,
         progress: Optional[ProgressCallback] = None,
     ) -> Layer:
         """Imports a base under ``name`` ("debian:12").
 
         ``source`` is read here and streamed: a directory, a tar (plain, gzip,
         zstd, xz), ``oci:PATH`` or ``docker-archive:PATH``. ``debian:SUITE[,package…]``
-        is built by the server. ``owner`` ("0:0") replaces the owners of a directory.
+        is built by the server, ``docker://REGISTRY/NAME:TAG`` pulled by it, with the
+        credentials of ``authfile`` (read here, kept nowhere). ``architecture`` chooses
+        among the images of one name, as OCI calls it ("arm64"). ``owner`` ("0:0") replaces the owners of a directory.
         ``profile`` is how content is stored: "lz4" (default) or "plain".
         ``progress`` is called now and then, on the event loop.
         """
-        return await self._import(name, source, {"profile": profile}, owner, progress)
+        return await self._import(name, source, {"profile": profile, "architecture": architecture}, owner, progress, authfile)
 
 
 class Layers(_Catalogue):
-    """``client.layers``: bases, workspaces and toolkits, by name or digest."""
+    """``client.layers``: bases, workspaces, toolkits, diffs and verifiers, by name or digest."""
 
     _what = "layers"
 
@@ -145,12 +161,18 @@ class Layers(_Catalogue):
         profile: Optional[str] = None,
         progress: Optional[ProgressCallback] = None,
     ) -> Layer:
-        """Imports a layer: ``kind`` is base, workspace or toolkit, ``at`` where it stands inside ("/work/project")."""
+        """Imports a layer: ``kind`` is base, workspace, toolkit or verifier, ``at`` where it stands inside ("/work/project")."""
         return await self._import(name, source, {"kind": kind, "at": at, "profile": profile}, owner, progress)
 
     async def verify(self, ref: str) -> Dict[str, Any]:
         """Reads the whole layer and compares it with its digest. DataFault when it differs."""
         return dict(await self._client._transport.json("POST", f"/v1/layers/{segment(ref)}/verify", {}) or {})
+
+    async def promote(self, ref: str, *, kind: Optional[str] = None, name: Optional[str] = None) -> Layer:
+        """Takes a packed layer out of quarantine; ``name`` is what it is called from then on. For keys of builders."""
+        answer = await self._client._transport.json(
+            "POST", f"/v1/layers/{segment(ref)}/promote", {}, query={"kind": kind, "name": name})
+        return Layer.from_json(answer)
 
 
 async def _source_stream(

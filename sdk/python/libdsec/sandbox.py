@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, 
 from .args import NetworkRule, network_json
 from .errors import DeadlineExceeded, DSecError, NotFound, SandboxEnded
 from .files import Files
+from .images import ProgressCallback, finish_operation
 from .process import Process, is_running
 from .pty import Pty
-from .results import CommandResult, ExecInfo
+from .results import CommandResult, ExecInfo, Layer
 from .transport import segment
 
 if TYPE_CHECKING:
@@ -180,6 +181,31 @@ class Sandbox:
         if isinstance(answer, dict) and "id" in answer:
             self.info = dict(answer)
         return self
+
+    async def pack_diff(
+        self,
+        name: str,
+        *,
+        kind: str = "diff",
+        remove: Sequence[str] = (),
+        allow: Sequence[str] = (),
+        canaries: Optional[Mapping[str, str]] = None,
+        progress: Optional[ProgressCallback] = None,
+    ) -> Layer:
+        """Makes a layer of what the sandbox has written, and returns it; the sandbox runs on.
+
+        Its processes stand still while its files are read. ``name`` is in quarantine
+        until ``client.layers.promote``; a new sandbox gets the layer by ``diffs=[name]``
+        over the same layers. ``remove``: patterns of paths that are left out (one
+        without a slash is matched with names). ``canaries``: texts, by name, that must
+        not be in it, beside those of the operator; Conflict names the paths where one
+        is, unless ``allow`` matches them. For keys of builders.
+        """
+        body: Dict[str, Any] = {"name": name, "kind": kind, "remove": list(remove), "allow": list(allow)}
+        if canaries:
+            body["canaries"] = [{"name": key, "text": text} for key, text in canaries.items()]
+        answer = await self._client._transport.json("POST", self._path("/pack"), body)
+        return Layer.from_json(await finish_operation(self._client, answer, progress))
 
     async def stats(self) -> Dict[str, Any]:
         """Use of CPU, memory and processes, measured outside the sandbox."""

@@ -28,6 +28,12 @@ asio::awaitable<Result<void>> stream_operation(ApiServer& server, Call& call);
 asio::awaitable<Result<void>> cancel_operation(ApiServer& server, Call& call);
 // Names a layer that is there, and describes it so.
 asio::awaitable<Result<boost::json::value>> name_layer(ApiServer& server, std::string project, model::RefName name, model::LayerRecord record);
+// Puts a layer that was just made into the shared store, if there is one. A store that
+// cannot be reached does not take from the node what it has: `dsec layer sync` puts it
+// there later. Blocks.
+void put_into_store(const ServerParts& parts, const std::string& digest);
+// Tells an operation how far its work is. Any thread.
+std::function<void(const image::ImportProgress&)> progress_of(ApiServer& server, std::shared_ptr<Operation> operation);
 // A new operation of the caller's project, stored already.
 asio::awaitable<Result<std::shared_ptr<Operation>>> start_operation(ApiServer& server, const Call& call, std::string kind);
 
@@ -41,6 +47,8 @@ asio::awaitable<Result<void>> delete_layer(ApiServer& server, Call& call);
 asio::awaitable<Result<void>> list_refs(ApiServer& server, Call& call);
 // A layer under its name: the record with name, tag, ref and layers beside it.
 Result<boost::json::object> describe_ref(const ApiServer& server, const store::Ref& ref);
+// A ref of any kind, or of the one that ?kind= names.
+Result<store::Ref> find_layer_ref(ApiServer& server, const Call& call, const std::string& text);
 // The digest of a layer, by name or digest, that the caller may read.
 Result<std::string> readable_layer(ApiServer& server, const Call& call, const std::string& text);
 
@@ -64,6 +72,10 @@ asio::awaitable<Result<void>> collect_layers(ApiServer& server, Call& call);
 asio::awaitable<Result<void>> pin_layer(ApiServer& server, Call& call);
 asio::awaitable<Result<void>> unpin_layer(ApiServer& server, Call& call);
 asio::awaitable<Result<void>> list_pins(ApiServer& server, Call& call);
+
+// pack.cc
+asio::awaitable<Result<void>> pack_sandbox(ApiServer& server, Call& call);
+asio::awaitable<Result<void>> promote_layer(ApiServer& server, Call& call);
 
 // services.cc
 asio::awaitable<Result<void>> list_services(ApiServer& server, Call& call);

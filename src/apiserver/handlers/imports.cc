@@ -10,18 +10,21 @@
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <array>
+#include <set>
 
 #include "apiserver/handlers/handlers.h"
 #include "base/encoding.h"
 #include "base/log.h"
 #include "model/json.h"
+#include "model/strict_object.h"
 #include "net/blocking.h"
 
 namespace dsec::apiserver {
 namespace json = boost::json;
 namespace {
 
-enum class Form { kTar, kOci, kDebian };
+enum class Form { kTar, kOci, kDebian, kRegistry };
+constexpr std::size_t kMaxAuthfile = 64 << 10;
 
 struct ImportRequest {
   model::RefName name;
@@ -29,14 +32,10 @@ struct ImportRequest {
   Form form = Form::kTar;
   std::string suite;                  // kDebian
   std::vector<std::string> packages;  // kDebian
+  image::RegistryReference reference; // kRegistry
+  std::string authfile;               // kRegistry: a secret, for this one operation
   image::ImportOptions options;
 };
-
-store::RefKind ref_kind(model::LayerKind kind) {
-  return kind == model::LayerKind::kBase        ? store::RefKind::kImage
-         : kind == model::LayerKind::kWorkspace ? store::RefKind::kWorkspace
-                                                : store::RefKind::kToolkit;
-}
 
 // "debian:bookworm,git,python3". Names are checked here and again where they are used.
 Result<void> parse_debian(const std::string& source, ImportRequest& out) {
@@ -58,9 +57,14 @@ Result<void> parse_debian(const std::string& source, ImportRequest& out) {
   return {};
 }
 
+Result<std::string> architecture_of(const std::string& text) {
+  if (text.size() > 32 || text.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_") != std::string::npos) return invalid_argument("architecture: as OCI calls it: amd64");
+  return text;
+}
+
 Result<ImportRequest> parse_request(const Call& call, bool image) {
   const net::HttpRequest& request = call.request();
-  DSEC_TRY(check_parameters(request, {"name", "kind", "at", "format", "profile", "source", "label"}));
+  DSEC_TRY(check_parameters(request, {"name", "kind", "at", "format", "profile", "architecture", "source", "label"}));
   const auto text = [&request](const char* name) {
     const std::string* value = request.parameter(name);
     return value == nullptr ? std::string() : *value;
@@ -71,8 +75,9 @@ Result<ImportRequest> parse_request(const Call& call, bool image) {
   if (const std::string kind = text("kind"); !kind.empty()) {
     DSEC_ASSIGN(out.kind, model::parse_layer_kind(kind));
     if (image && out.kind != model::LayerKind::kBase) return invalid_argument("kind: an image is a base; use /v1/layers");
+    if (out.kind == model::LayerKind::kDiff) return invalid_argument("kind: a diff is packed from a sandbox, not imported");
   } else if (!image) {
-    return invalid_argument("kind: base, workspace or toolkit");
+    return invalid_argument("kind: base, workspace, toolkit or verifier");
   }
   out.options.kind = out.kind;
   out.options.at = text("at");
@@ -81,6 +86,7 @@ Result<ImportRequest> parse_request(const Call& call, bool image) {
   if (const std::string profile = text("profile"); !profile.empty()) {
     DSEC_ASSIGN(out.options.profile, image::parse_profile(profile));
   }
+  DSEC_ASSIGN(out.options.architecture, architecture_of(text("architecture")));
   const std::string format = text("format");
   if (format == "oci" || format == "docker" || format == "docker-archive") {
     out.form = Form::kOci;
@@ -92,55 +98,84 @@ Result<ImportRequest> parse_request(const Call& call, bool image) {
       DSEC_TRY(parse_debian(source, out));
       out.options.source_label = source;
     } else if (source.starts_with("docker://")) {
-      return Error(ErrorCode::kUnsupported, "source: pulling from a registry comes with the layer store; save the image and import docker-archive:PATH");
+      DSEC_ASSIGN(out.reference, image::parse_registry_reference(std::string_view(source).substr(sizeof "docker://" - 1)));
+      out.form = Form::kRegistry;
+      out.options.source_label = source;
     } else {
-      return invalid_argument("source: debian:SUITE[,package...]");
+      return invalid_argument("source: debian:SUITE[,package...] or docker://REFERENCE");
+    }
+  }
+  if (!out.options.architecture.empty() && out.form != Form::kOci && out.form != Form::kRegistry) return invalid_argument("architecture: chooses among the images of an archive or registry");
+  return out;
+}
+
+// What an import made, and what of it was known; an archive without layers has none.
+using image::ImportedImage;
+
+Result<ImportedImage> of_record(Result<model::LayerRecord> record) {
+  if (!record.ok()) return std::move(record).error();
+  return ImportedImage{.record = std::move(record).value()};
+}
+
+Result<ImportedImage> import_by(image::Importer& importer, const ImportRequest& request, const image::ImportOptions& options, int input) {
+  switch (request.form) {
+    case Form::kTar:
+      return of_record(importer.import_tar(input, options));
+    case Form::kOci:
+      return importer.import_oci(input, options);
+    case Form::kDebian:
+      return of_record(importer.import_debian(request.suite, request.packages, options));
+    case Form::kRegistry:
+      return importer.pull(request.reference, request.authfile, options);
+  }
+  return Error(ErrorCode::kInternal, "an import of no form");
+}
+
+// A digest is a name, not a right: what is known of images that the project may read
+// need not be proven again, all else has to come in whole.
+std::set<std::string> reusable_parts(const ApiServer& server, const model::Principal& who) {
+  std::set<std::string> out;
+  for (const store::Ref& ref : server.parts.catalogue.refs(who)) {
+    for (const std::string& digest : ref.layers) {
+      const Result<model::LayerRecord> record = server.parts.layers.find(digest);
+      if (record.ok()) out.insert(record->parts.begin(), record->parts.end());
     }
   }
   return out;
 }
 
-Result<model::LayerRecord> import_by(image::Importer& importer, const ImportRequest& request, const image::ImportOptions& options, int input) {
-  switch (request.form) {
-    case Form::kTar:
-      return importer.import_tar(input, options);
-    case Form::kOci:
-      return importer.import_oci(input, options);
-    case Form::kDebian:
-      return importer.import_debian(request.suite, request.packages, options);
+asio::awaitable<Result<json::value>> name_imported(ApiServer& server, std::string project, model::RefName name, ImportedImage imported) {
+  DSEC_CO_ASSIGN(json::value described, co_await name_layer(server, std::move(project), std::move(name), std::move(imported.record)));
+  if (imported.layers != 0) {
+    json::object& out = described.get_object();
+    out["image_layers"] = imported.layers;
+    out["reused_layers"] = imported.reused_layers;
+    out["reused_bytes"] = imported.reused_bytes;
   }
-  return Error(ErrorCode::kInternal, "an import of no form");
+  co_return described;
 }
 
-// On a worker thread. A store that cannot be reached does not take from the node
-// what it has: `dsec layer sync` puts the layer there later.
-Result<model::LayerRecord> run_import(const ServerParts& parts, const ImportRequest& request, const image::ImportOptions& options, int input) {
-  Result<model::LayerRecord> record = import_by(parts.importer, request, options, input);
-  if (!record.ok() || parts.exchange == nullptr) return record;
-  if (const Result<void> put = parts.exchange->put(record->digest); !put.ok())
-    log_warning("a new layer is not in the shared store", {{"layer", record->digest}, {"error", put.error().message()}});
-  return record;
+// On a worker thread.
+Result<ImportedImage> run_import(const ServerParts& parts, const ImportRequest& request, const image::ImportOptions& options, int input) {
+  Result<ImportedImage> imported = import_by(parts.importer, request, options, input);
+  if (imported.ok()) put_into_store(parts, imported->record.digest);
+  return imported;
 }
 
 // The server builds by itself: the answer is an operation at once.
 asio::awaitable<void> build(ApiServer& server, std::string project, ImportRequest request, std::shared_ptr<Operation> operation) {
   image::ImportOptions options = request.options;
   options.cancelled = &operation->cancelled;
-  options.on_progress = [&server, operation](const image::ImportProgress& progress) {
-    asio::post(server.parts.io, [&server, operation, progress] {
-      operation->progress = {progress.stage, progress.done_bytes, progress.total_bytes};
-      server.operations.touch(*operation);
-    });
-  };
-  Result<model::LayerRecord> record = co_await net::on_pool(
+  options.on_progress = progress_of(server, operation);
+  Result<ImportedImage> imported = co_await net::on_pool(
       server.parts.imports, [&server, request, options] { return run_import(server.parts, request, options, -1); });
   if (server.stopping) co_return;
-  if (!record.ok()) {
-    log_warning("an import failed", {{"name", request.name.text()}, {"error", record.error().message()}});
-    co_await server.operations.finish(operation, std::move(record).error());
+  if (!imported.ok()) {
+    log_warning("an import failed", {{"name", request.name.text()}, {"error", imported.error().message()}});
+    co_await server.operations.finish(operation, std::move(imported).error());
     co_return;
   }
-  Result<json::value> named = co_await name_layer(server, std::move(project), request.name, std::move(record).value());
+  Result<json::value> named = co_await name_imported(server, std::move(project), request.name, std::move(imported).value());
   co_await server.operations.finish(operation, std::move(named));
 }
 
@@ -174,9 +209,21 @@ asio::awaitable<Result<void>> pump(ApiServer& server, net::Exchange& exchange, s
   }
 }
 
+// Its words are for skopeo; what is wrong with them is nothing to print.
+Result<void> check_authfile(const std::string& text) {
+  const Result<json::value> value = model::parse_json(text);
+  const bool right = value.ok() && value->is_object() && value->get_object().size() == 1 && value->get_object().if_contains("auths") != nullptr && value->at("auths").is_object();
+  return right ? Result<void>() : invalid_argument("the body is no authfile: a JSON object with auths alone");
+}
+
 asio::awaitable<Result<void>> import(ApiServer& server, Call& call, bool image) {
   DSEC_CO_ASSIGN(ImportRequest request, parse_request(call, image));
-  if (request.form == Form::kDebian) {
+  if (request.form == Form::kOci || request.form == Form::kRegistry) request.options.reusable_parts = reusable_parts(server, call.principal);
+  if (request.form == Form::kRegistry) {
+    DSEC_CO_ASSIGN(request.authfile, co_await call.exchange.read_body(kMaxAuthfile));
+    if (!request.authfile.empty()) DSEC_CO_TRY(check_authfile(request.authfile));
+  }
+  if (request.form == Form::kDebian || request.form == Form::kRegistry) {
     DSEC_CO_ASSIGN(auto operation, co_await start_operation(server, call, "import"));
     asio::co_spawn(server.parts.io, build(server, call.principal.project, std::move(request), operation), asio::detached);
     co_return co_await respond_json(call.exchange, 202, {{"operation_id", operation->id}, {"operation", to_json(*operation)}});
@@ -188,16 +235,16 @@ asio::awaitable<Result<void>> import(ApiServer& server, Call& call, bool image) 
   options.cancelled = cancelled.get();
   // The job owns its end of the pipe and the flag: it may outlast this request.
   auto input = std::make_shared<sys::Fd>(std::move(pipe.read));
-  std::optional<Result<model::LayerRecord>> outcome;
+  std::optional<Result<ImportedImage>> outcome;
   asio::steady_timer done(server.parts.io, asio::steady_timer::time_point::max());
-  auto run = [&server, request, options, input, cancelled]() -> Result<model::LayerRecord> {
-    Result<model::LayerRecord> record = run_import(server.parts, request, options, input->get());
+  auto run = [&server, request, options, input, cancelled]() -> Result<ImportedImage> {
+    Result<ImportedImage> imported = run_import(server.parts, request, options, input->get());
     input->reset();
-    return record;
+    return imported;
   };
   asio::co_spawn(
       server.parts.io,
-      [](ApiServer& s, decltype(run) job, std::optional<Result<model::LayerRecord>>& slot, asio::steady_timer& signal) -> asio::awaitable<void> {
+      [](ApiServer& s, decltype(run) job, std::optional<Result<ImportedImage>>& slot, asio::steady_timer& signal) -> asio::awaitable<void> {
         slot = co_await net::on_pool(s.parts.imports, std::move(job));
         signal.cancel();
       }(server, std::move(run), outcome, done),
@@ -210,17 +257,32 @@ asio::awaitable<Result<void>> import(ApiServer& server, Call& call, bool image) 
   while (!outcome) co_await done.async_wait(asio::redirect_error(asio::use_awaitable, woken));
   if (!pumped.ok()) co_return pumped;
   if (!outcome->ok()) co_return std::move(*outcome).error();
-  DSEC_CO_ASSIGN(const json::value layer, co_await name_layer(server, call.principal.project, request.name, std::move(*outcome).value()));
+  DSEC_CO_ASSIGN(const json::value layer, co_await name_imported(server, call.principal.project, request.name, std::move(*outcome).value()));
   co_return co_await respond_json(call.exchange, 201, layer);
 }
 
 }  // namespace
 
 asio::awaitable<Result<json::value>> name_layer(ApiServer& server, std::string project, model::RefName name, model::LayerRecord record) {
-  store::Ref ref{std::move(project), ref_kind(record.kind), name.name, name.tag, {record.digest}, 0};
+  store::Ref ref{std::move(project), store::ref_kind(record.kind), name.name, name.tag, {record.digest}, 0};
   DSEC_CO_TRY(co_await server.parts.catalogue.put_ref(ref));
   DSEC_CO_ASSIGN(json::object described, describe_ref(server, ref));
   co_return json::value(std::move(described));
+}
+
+void put_into_store(const ServerParts& parts, const std::string& digest) {
+  if (parts.exchange == nullptr) return;
+  if (const Result<void> put = parts.exchange->put(digest); !put.ok())
+    log_warning("a new layer is not in the shared store", {{"layer", digest}, {"error", put.error().message()}});
+}
+
+std::function<void(const image::ImportProgress&)> progress_of(ApiServer& server, std::shared_ptr<Operation> operation) {
+  return [&server, operation = std::move(operation)](const image::ImportProgress& progress) {
+    asio::post(server.parts.io, [&server, operation, progress] {
+      operation->progress = {progress.stage, progress.done_bytes, progress.total_bytes, progress.layer, progress.layers};
+      server.operations.touch(*operation);
+    });
+  };
 }
 
 asio::awaitable<Result<std::shared_ptr<Operation>>> start_operation(ApiServer& server, const Call& call, std::string kind) {

@@ -8,32 +8,6 @@ namespace dsec::apiserver {
 namespace json = boost::json;
 namespace {
 
-store::RefKind kind_of(model::LayerKind kind) {
-  switch (kind) {
-    case model::LayerKind::kBase:
-      return store::RefKind::kImage;
-    case model::LayerKind::kWorkspace:
-      return store::RefKind::kWorkspace;
-    case model::LayerKind::kToolkit:
-      return store::RefKind::kToolkit;
-  }
-  return store::RefKind::kImage;
-}
-
-// A ref of any kind, or of the one that ?kind= names.
-Result<store::Ref> find_layer_ref(ApiServer& server, const Call& call, const std::string& text) {
-  std::vector<store::RefKind> kinds = {store::RefKind::kImage, store::RefKind::kWorkspace, store::RefKind::kToolkit};
-  if (const std::string* wanted = call.request().parameter("kind")) {
-    DSEC_ASSIGN(const model::LayerKind kind, model::parse_layer_kind(*wanted));
-    kinds = {kind_of(kind)};
-  }
-  for (const store::RefKind kind : kinds) {
-    Result<store::Ref> found = server.parts.catalogue.find_ref(call.principal.project, kind, text);
-    if (found.ok() || found.error().code() != ErrorCode::kNotFound) return found;
-  }
-  return Error(ErrorCode::kNotFound, "no layer " + text);
-}
-
 json::value list_of(json::array items) { return {{"items", std::move(items)}, {"next_cursor", ""}}; }
 
 // Refs go first, so that a crash leaves a layer without a name and never a name without a layer.
@@ -53,9 +27,22 @@ asio::awaitable<Result<void>> remove_named(ApiServer& server, const std::string&
 
 }  // namespace
 
+Result<store::Ref> find_layer_ref(ApiServer& server, const Call& call, const std::string& text) {
+  std::vector<store::RefKind> kinds = {store::RefKind::kImage, store::RefKind::kWorkspace, store::RefKind::kToolkit, store::RefKind::kDiff, store::RefKind::kVerifier};
+  if (const std::string* wanted = call.request().parameter("kind")) {
+    DSEC_ASSIGN(const model::LayerKind kind, model::parse_layer_kind(*wanted));
+    kinds = {store::ref_kind(kind)};
+  }
+  for (const store::RefKind kind : kinds) {
+    Result<store::Ref> found = server.parts.catalogue.find_ref(call.principal, kind, text);
+    if (found.ok() || found.error().code() != ErrorCode::kNotFound) return found;
+  }
+  return Error(ErrorCode::kNotFound, "no layer " + text);
+}
+
 Result<std::string> readable_layer(ApiServer& server, const Call& call, const std::string& text) {
   if (model::is_digest(text)) {
-    if (!server.parts.catalogue.may_read(call.principal.project, text)) return Error(ErrorCode::kNotFound, "no layer " + text);
+    if (!server.parts.catalogue.may_read(call.principal, text)) return Error(ErrorCode::kNotFound, "no layer " + text);
     return text;
   }
   DSEC_ASSIGN(const store::Ref ref, find_layer_ref(server, call, text));
@@ -74,6 +61,7 @@ Result<json::object> describe_ref(const ApiServer& server, const store::Ref& ref
   out["tag"] = ref.tag;
   out["ref"] = ref.name + ":" + ref.tag;
   out["project"] = ref.project;
+  if (ref.quarantined) out["quarantined"] = true;
   out["layers"] = std::move(layers);
   return out;
 }
@@ -81,7 +69,7 @@ Result<json::object> describe_ref(const ApiServer& server, const store::Ref& ref
 asio::awaitable<Result<void>> list_images(ApiServer& server, Call& call) {
   DSEC_CO_TRY(check_parameters(call.request(), {"cursor", "limit"}));
   json::array items;
-  for (const store::Ref& ref : server.parts.catalogue.refs(call.principal.project)) {
+  for (const store::Ref& ref : server.parts.catalogue.refs(call.principal)) {
     if (ref.kind != store::RefKind::kImage) continue;
     // A layer that is gone from the disk is left out; `dsec doctor` tells.
     if (Result<json::object> item = describe_ref(server, ref); item.ok()) items.push_back(std::move(item).value());
@@ -90,13 +78,13 @@ asio::awaitable<Result<void>> list_images(ApiServer& server, Call& call) {
 }
 
 asio::awaitable<Result<void>> get_image(ApiServer& server, Call& call) {
-  DSEC_CO_ASSIGN(const store::Ref ref, server.parts.catalogue.find_ref(call.principal.project, store::RefKind::kImage, call.path.at("ref")));
+  DSEC_CO_ASSIGN(const store::Ref ref, server.parts.catalogue.find_ref(call.principal, store::RefKind::kImage, call.path.at("ref")));
   DSEC_CO_ASSIGN(json::object item, describe_ref(server, ref));
   co_return co_await respond_json(call.exchange, 200, std::move(item));
 }
 
 asio::awaitable<Result<void>> delete_image(ApiServer& server, Call& call) {
-  DSEC_CO_ASSIGN(store::Ref ref, server.parts.catalogue.find_ref(call.principal.project, store::RefKind::kImage, call.path.at("ref")));
+  DSEC_CO_ASSIGN(store::Ref ref, server.parts.catalogue.find_ref(call.principal, store::RefKind::kImage, call.path.at("ref")));
   DSEC_CO_TRY(co_await remove_named(server, call.principal.project, std::move(ref)));
   co_return co_await call.exchange.respond({.status = 204});
 }
@@ -104,7 +92,7 @@ asio::awaitable<Result<void>> delete_image(ApiServer& server, Call& call) {
 asio::awaitable<Result<void>> list_layers(ApiServer& server, Call& call) {
   DSEC_CO_TRY(check_parameters(call.request(), {"cursor", "limit", "kind"}));
   std::map<std::string, json::object> by_digest;
-  for (const store::Ref& ref : server.parts.catalogue.refs(call.principal.project)) {
+  for (const store::Ref& ref : server.parts.catalogue.refs(call.principal)) {
     for (const std::string& digest : ref.layers) {
       Result<model::LayerRecord> record = server.parts.layers.find(digest);
       if (!record.ok()) continue;
@@ -128,7 +116,7 @@ asio::awaitable<Result<void>> list_layers(ApiServer& server, Call& call) {
 asio::awaitable<Result<void>> get_layer(ApiServer& server, Call& call) {
   const std::string& text = call.path.at("ref");
   if (model::is_digest(text)) {
-    if (!server.parts.catalogue.may_read(call.principal.project, text)) co_return Error(ErrorCode::kNotFound, "no layer " + text);
+    if (!server.parts.catalogue.may_read(call.principal, text)) co_return Error(ErrorCode::kNotFound, "no layer " + text);
     DSEC_CO_ASSIGN(const model::LayerRecord record, server.parts.layers.find(text));
     co_return co_await respond_json(call.exchange, 200, model::to_json(record));
   }
@@ -145,13 +133,14 @@ asio::awaitable<Result<void>> delete_layer(ApiServer& server, Call& call) {
 
 asio::awaitable<Result<void>> list_refs(ApiServer& server, Call& call) {
   json::array items;
-  for (const store::Ref& ref : server.parts.catalogue.refs(call.principal.project)) {
+  for (const store::Ref& ref : server.parts.catalogue.refs(call.principal)) {
     json::array layers;
     for (const std::string& digest : ref.layers) layers.emplace_back(digest);
     items.push_back({{"project", ref.project},
                      {"kind", std::string(store::to_string(ref.kind))},
                      {"ref", ref.name + ":" + ref.tag},
                      {"layers", std::move(layers)},
+                     {"quarantined", ref.quarantined},
                      {"created_at_ms", ref.created_at_ms}});
   }
   co_return co_await respond_json(call.exchange, 200, list_of(std::move(items)));

@@ -63,11 +63,10 @@ asio::awaitable<Result<void>> get_openapi(ApiServer& server, Call& call) {
 }
 
 asio::awaitable<Result<void>> get_whoami(ApiServer& server, Call& call) {
-  static constexpr const char* kRoles[] = {"viewer", "member", "admin"};
   co_return co_await respond_json(call.exchange, 200,
                                   {{"project", call.principal.project},
                                    {"key_id", call.principal.key_id},
-                                   {"role", kRoles[static_cast<int>(call.principal.role)]},
+                                   {"role", std::string(model::to_string(call.principal.role))},
                                    {"node", server.options.node},
                                    {"version", server.options.version}});
 }

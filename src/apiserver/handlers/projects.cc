@@ -4,15 +4,13 @@ namespace dsec::apiserver {
 namespace json = boost::json;
 namespace {
 
-constexpr const char* kRoles[] = {"viewer", "member", "admin"};
-
 // Only the default project's admin sees and changes other projects.
 bool governs(const model::Principal& principal, const std::string& project) {
   return principal.project == project || (principal.role == model::Role::kAdmin && principal.project == kDefaultProject);
 }
 
 json::object describe(const store::ApiKey& key) {
-  return {{"id", key.id},     {"project", key.project}, {"name", key.name}, {"role", kRoles[static_cast<int>(key.role)]},
+  return {{"id", key.id},     {"project", key.project}, {"name", key.name}, {"role", std::string(model::to_string(key.role))},
           {"created_at_ms", key.created_at_ms}, {"revoked_at_ms", key.revoked_at_ms}};
 }
 
@@ -58,12 +56,12 @@ asio::awaitable<Result<void>> create_key(ApiServer& server, Call& call) {
   DSEC_CO_ASSIGN(const std::string body, co_await call.exchange.read_body(4096));
   DSEC_CO_ASSIGN(const json::object request, parse_object(body, {"name", "role"}));
   DSEC_CO_ASSIGN(const std::string name, text_of(request, "name"));
-  DSEC_CO_ASSIGN(std::string role, text_of(request, "role"));
-  if (role.empty()) role = "member";
-  const auto* found = std::find(std::begin(kRoles), std::end(kRoles), role);
-  if (found == std::end(kRoles)) co_return invalid_argument("role: viewer, member or admin");
-  DSEC_CO_ASSIGN(const Catalogue::NewKey made,
-                 co_await server.parts.catalogue.create_key(project, name, static_cast<model::Role>(found - std::begin(kRoles))));
+  DSEC_CO_ASSIGN(const std::string text, text_of(request, "role"));
+  model::Role role = model::Role::kRuntime;
+  if (!text.empty()) {
+    DSEC_CO_ASSIGN(role, model::parse_role(text));
+  }
+  DSEC_CO_ASSIGN(const Catalogue::NewKey made, co_await server.parts.catalogue.create_key(project, name, role));
   json::object answer = describe(made.record);
   answer["key"] = made.key;
   co_return co_await respond_json(call.exchange, 201, std::move(answer));

@@ -22,33 +22,34 @@ struct WantedLayers {
   std::vector<std::string> digests;
 };
 
-Result<std::vector<std::string>> digests_of(const ApiServer& server, const std::string& project, store::RefKind kind, const std::string& text) {
+Result<std::vector<std::string>> digests_of(const ApiServer& server, const model::Principal& who, store::RefKind kind, const std::string& text) {
   if (model::is_digest(text)) {
-    if (!server.parts.catalogue.may_read(project, text)) return Error(ErrorCode::kNotFound, "no layer " + text);
+    if (!server.parts.catalogue.may_read(who, text)) return Error(ErrorCode::kNotFound, "no layer " + text);
     return std::vector<std::string>{text};
   }
-  DSEC_ASSIGN(store::Ref ref, server.parts.catalogue.find_ref(project, kind, text));
+  DSEC_ASSIGN(store::Ref ref, server.parts.catalogue.find_ref(who, kind, text));
   return std::move(ref.layers);
 }
 
-// Base, workspace and toolkits, in this order.
-Result<std::vector<WantedLayers>> wanted_layers(const ApiServer& server, const std::string& project, const model::SandboxSpec& spec) {
+// Base, workspace, toolkits and diffs, in this order.
+Result<std::vector<WantedLayers>> wanted_layers(const ApiServer& server, const model::Principal& who, const model::SandboxSpec& spec) {
   const auto& environment = spec.environment;
   if (!spec.image.empty() && !environment.base.empty()) return invalid_argument("image and environment.base exclude one another");
   const std::string& base = spec.image.empty() ? environment.base : spec.image;
   if (base.empty()) return invalid_argument("image or environment.base is missing");
 
   std::vector<WantedLayers> out;
-  const auto append = [&](store::RefKind kind, model::LayerKind wanted, const std::string& text, const char* field) -> Result<void> {
-    DSEC_ASSIGN(std::vector<std::string> digests, digests_of(server, project, kind, text).within(field));
+  const auto append = [&](model::LayerKind wanted, const std::string& text, const char* field) -> Result<void> {
+    DSEC_ASSIGN(std::vector<std::string> digests, digests_of(server, who, store::ref_kind(wanted), text).within(field));
     out.push_back({wanted, text, field, std::move(digests)});
     return {};
   };
-  DSEC_TRY(append(store::RefKind::kImage, model::LayerKind::kBase, base, spec.image.empty() ? "environment.base" : "image"));
+  DSEC_TRY(append(model::LayerKind::kBase, base, spec.image.empty() ? "environment.base" : "image"));
   if (!environment.workspace.empty())
-    DSEC_TRY(append(store::RefKind::kWorkspace, model::LayerKind::kWorkspace, environment.workspace, "environment.workspace"));
+    DSEC_TRY(append(model::LayerKind::kWorkspace, environment.workspace, "environment.workspace"));
   for (const std::string& toolkit : environment.toolkits)
-    DSEC_TRY(append(store::RefKind::kToolkit, model::LayerKind::kToolkit, toolkit, "environment.toolkits"));
+    DSEC_TRY(append(model::LayerKind::kToolkit, toolkit, "environment.toolkits"));
+  for (const std::string& diff : environment.diffs) DSEC_TRY(append(model::LayerKind::kDiff, diff, "environment.diffs"));
   return out;
 }
 
@@ -65,10 +66,33 @@ Result<model::ResolvedLayers> records_of(const ApiServer& server, const std::vec
   return out;
 }
 
-asio::awaitable<Result<model::ResolvedLayers>> resolve(ApiServer& server, std::string project, model::SandboxSpec spec) {
-  DSEC_CO_ASSIGN(const std::vector<WantedLayers> wanted, wanted_layers(server, project, spec));
+asio::awaitable<Result<model::ResolvedLayers>> resolve(ApiServer& server, model::Principal who, model::SandboxSpec spec) {
+  DSEC_CO_ASSIGN(const std::vector<WantedLayers> wanted, wanted_layers(server, who, spec));
   for (const WantedLayers& place : wanted) DSEC_CO_TRY((co_await take_missing(server, place.digests)).within(place.field));
   co_return records_of(server, wanted);
+}
+
+// Of all layers, and as the request has it: a node runs one.
+Result<std::string> architecture_of(const model::SandboxSpec& spec, const model::ResolvedLayers& layers) {
+  std::string out = spec.architecture;
+  for (const model::LayerRecord& layer : layers.layers) {
+    if (out.empty()) out = layer.architecture;
+    if (layer.architecture != out) return Error(ErrorCode::kUnsupported, "architecture: layer " + layer.digest + " is for " + layer.architecture + ", not for " + out);
+  }
+  return out;
+}
+
+// A packed layer says which ones it was made over. Over others, a directory that it
+// replaces hides whatever they have there, and nobody would notice.
+json::array warnings_of(const model::ResolvedLayers& made_of) {
+  json::array out;
+  std::vector<std::string> below;
+  for (const model::LayerRecord& layer : made_of.layers) {
+    if (layer.provenance && layer.provenance->parents != below)
+      out.push_back(json::string("layer " + layer.digest + " was packed over other layers than those below it here: what it replaces hides what they hold"));
+    below.push_back(layer.digest);
+  }
+  return out;
 }
 
 Result<std::int64_t> wait_of(const json::object& body) {
@@ -93,23 +117,27 @@ asio::awaitable<Result<void>> create_sandbox(ApiServer& server, Call& call) {
   DSEC_CO_ASSIGN(command.spec, model::spec_from_json(value, {"wait_ms"}));
   DSEC_CO_TRY(model::validate(command.spec));
   DSEC_CO_ASSIGN(const std::int64_t wait_ms, wait_of(value.get_object()));
-  DSEC_CO_ASSIGN(command.layers, co_await resolve(server, call.principal.project, command.spec));
+  DSEC_CO_ASSIGN(command.layers, co_await resolve(server, call.principal, command.spec));
   for (const std::string& service : command.spec.network.services) {
     const auto known = server.parts.catalogue.services();
     if (std::none_of(known.begin(), known.end(), [&](const auto& s) { return s.name == service; }))
       co_return invalid_argument("network.services: no service " + service + "; the operator defines them (dsec service detect)");
   }
+  json::array warnings = warnings_of(command.layers);
   command.wait = std::chrono::milliseconds(wait_ms);
   if (const std::string* key = call.request().header("Idempotency-Key")) {
     if (key->empty() || key->size() > 128) co_return invalid_argument("Idempotency-Key: 1 to 128 bytes");
     command.idempotency_key = *key;
   }
-  const placement::Demand demand{command.spec.backend, static_cast<std::uint64_t>(command.spec.resources.memory_mb)};
+  placement::Demand demand{.backend = command.spec.backend, .memory_mb = static_cast<std::uint64_t>(command.spec.resources.memory_mb), .architecture = ""};
+  DSEC_CO_ASSIGN(demand.architecture, architecture_of(command.spec, command.layers));
   DSEC_CO_TRY(placement::place({server.parts.edge.load()}, demand, server.parts.random));  // one edge: what it answers is which
   DSEC_CO_ASSIGN(const model::Sandbox sandbox, co_await server.parts.edge.create(std::move(command)));
   const bool waiting = sandbox.state == model::SandboxState::kQueued || sandbox.state == model::SandboxState::kPlacing ||
                        sandbox.state == model::SandboxState::kStarting;
-  co_return co_await respond_json(call.exchange, waiting ? 202 : 201, model::to_json(sandbox));
+  json::value answer = model::to_json(sandbox);
+  if (!warnings.empty()) answer.get_object()["warnings"] = std::move(warnings);
+  co_return co_await respond_json(call.exchange, waiting ? 202 : 201, answer);
 }
 
 asio::awaitable<Result<void>> list_sandboxes(ApiServer& server, Call& call) {

@@ -133,6 +133,8 @@ Result<std::unique_ptr<Instance>> ContainerBackend::launch(const LaunchSpec& spe
   record.pid = launched->reply.pid;
   record.identity = launched->reply.identity;
   record.oom_kills = launched->reply.oom_kills;
+  record.first_id = launched->reply.first_id;
+  record.upper_handle = launched->reply.upper_handle;
   return std::unique_ptr<Instance>(
       std::make_unique<ContainerInstance>(shared_, std::move(record), std::move(launched->pidfd), ContainerInstance::Origin::kLaunched,
                                           std::move(launched->greeted)));

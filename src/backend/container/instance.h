@@ -116,6 +116,7 @@ class ContainerInstance final : public Instance {
   Result<std::unique_ptr<Operation>> find_operation(const std::string& record) override;
   Result<void> freeze(Deadline deadline) override;
   Result<void> thaw(Deadline deadline) override;
+  Result<WrittenTree> open_written(const WritableLayer& upper) override;
   Result<Usage> usage() override;
   Result<EndEvidence> evidence() override;
   Result<void> destroy(Deadline deadline) override;
@@ -123,6 +124,7 @@ class ContainerInstance final : public Instance {
  private:
   Result<std::unique_ptr<Operation>> operation(const OperationRecord& record, ContainerOperation::Past past);
   Result<sys::Fd> socket_inside(int family, int type);
+  Result<sys::Fd> mount_of_upper_in_memory();
 
   const std::shared_ptr<Shared> shared_;
   const Record record_;

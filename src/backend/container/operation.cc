@@ -81,7 +81,8 @@ std::string ContainerOperation::record() const { return encode({.id = name_.subs
 std::unique_ptr<Operation> ContainerOperation::renew() {
   const std::lock_guard lock(mutex_);
   if (killed_ || !counts() || populated()) return nullptr;
-  const Before before = counted(cgroup_.get(), scope_->ever_frozen.load());
+  Before before = counted(cgroup_.get(), scope_->ever_frozen.load());
+  if (!scope_->ever_frozen.load()) before.frozen_usec = before_.frozen_usec;  // by whoever had the slot earlier
   return std::make_unique<ContainerOperation>(std::move(payload_), name_, std::move(cgroup_), before, Past::kKnown, scope_);
 }
 

@@ -5,7 +5,7 @@
 namespace dsec::backend::container {
 
 namespace {
-constexpr std::uint32_t kRecordVersion = 1;
+constexpr std::uint32_t kRecordVersion = 2;
 }
 
 std::string encode(const Record& r) {
@@ -18,13 +18,15 @@ std::string encode(const Record& r) {
       .bytes(r.boot_id)
       .bytes(r.socket_name)
       .u64(r.oom_kills)
+      .u32(r.first_id)
+      .bytes(r.upper_handle)
       .take();
 }
 
 Result<Record> decode_record(std::string_view bytes) {
   protocol::Unpacker u(bytes);
-  if (const std::uint32_t version = u.u32(); u.ok() && version > kRecordVersion)
-    return Error(ErrorCode::kUnsupported, "a container record of a newer version");
+  const std::uint32_t version = u.u32();
+  if (u.ok() && version > kRecordVersion) return Error(ErrorCode::kUnsupported, "a container record of a newer version");
   Record r;
   r.slot = u.bytes();
   r.generation = u.u64();
@@ -33,6 +35,10 @@ Result<Record> decode_record(std::string_view bytes) {
   r.boot_id = u.bytes();
   r.socket_name = u.bytes();
   r.oom_kills = u.u64();
+  if (version > 1) {
+    r.first_id = u.u32();
+    r.upper_handle = u.bytes();
+  }
   if (!u.finished() || r.socket_name.find('/') != std::string::npos)
     return Error(ErrorCode::kDataFault, "malformed container record");
   return r;

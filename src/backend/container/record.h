@@ -17,6 +17,8 @@ struct Record {
   std::string boot_id;
   std::string socket_name;  // below <run>/a
   std::uint64_t oom_kills = 0;  // counted before
+  std::uint32_t first_id = 0;   // the host's number of the sandbox's id 0; 0 = of an earlier version, not known
+  std::string upper_handle;     // of an upper in memory; "" = none, or not known
 };
 
 std::string encode(const Record& record);

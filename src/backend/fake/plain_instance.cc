@@ -150,6 +150,10 @@ Result<void> PlainInstance::thaw(Deadline) {
   return {};
 }
 
+Result<WrittenTree> PlainInstance::open_written(const WritableLayer&) {
+  return Error(ErrorCode::kUnsupported, "a plain process writes into the host's files, not into a layer");
+}
+
 Result<Usage> PlainInstance::usage() {
   Usage usage;
   if (!ended()) usage.processes = descendants(record_.pid).size();

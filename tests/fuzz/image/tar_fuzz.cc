@@ -67,7 +67,7 @@ void unpack_to_files(const std::string& directory, int input) {
 void unpack_to_image(int input, erofs::WriterOptions options) {
   const sys::Fd metadata(::memfd_create("metadata", MFD_CLOEXEC));
   const sys::Fd data(::memfd_create("data", MFD_CLOEXEC));
-  const bool layers = options.overlaps == erofs::Overlaps::kReplace;
+  const bool layers = options.overlaps == erofs::Overlaps::kLayer;
   erofs::Writer writer(metadata.get(), data.get(), std::move(options));
   TarUnpacker unpacker(writer, "", {kMaxBytes, kMaxEntries}, [](std::uint64_t) {});
   if (!(layers ? unpacker.unpack_layer(input) : unpacker.unpack(input)).ok()) return;
@@ -92,6 +92,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   };
   unpack_to_files(playground.path(), again());
   unpack_to_image(again(), {.overlaps = erofs::Overlaps::kRefuse});
-  unpack_to_image(again(), {.overlaps = erofs::Overlaps::kReplace, .profile = erofs::Profile::kLz4});
+  unpack_to_image(again(), {.overlaps = erofs::Overlaps::kLayer, .profile = erofs::Profile::kLz4});
   return 0;
 }
