@@ -88,7 +88,10 @@ class Context:
             return Counts(failed=1)
         programs = ElementTree.parse(junit).getroot().findall("testcase")
         if not programs:
-            return self.skip(stage, f"no test carries the label {label} yet")
+            if label == "sim":
+                return self.skip(stage, "no test carries the label sim yet")
+            self.failures.append(f"{stage}: no test carries the label {label}")
+            return Counts(failed=1)
         counts = Counts()
         for file in sorted(directory.glob("*.xml")):
             counts += self.count_junit(stage, file)

@@ -19,7 +19,7 @@ class Stage:
 
 def build(context):
     """Configure and build the release preset."""
-    for command in (["cmake", "--preset", "release", "-DDSEC_BENCH=OFF"], ["cmake", "--build", "--preset", "release"]):
+    for command in (["cmake", "--preset", "release", "-DDSEC_TESTS=ON", "-DDSEC_BENCH=OFF"], ["cmake", "--build", "--preset", "release"]):
         if context.call(command, timeout=3000, quiet=True) != 0:
             context.failures.append("build: " + " ".join(command))
             return Counts(failed=1)
