@@ -63,7 +63,6 @@ def differences(before, after):
     return [(path, before["entries"].get(path), after["entries"].get(path)) for path in paths[:10]]
 
 
-@pytest.mark.skipif(not os.environ.get("DSEC_NIGHTLY"), reason="the script of random changes waits for ever with some seeds: nightly alone until that is understood")
 @PLACES
 def test_a_restored_sandbox_shows_the_same_tree_byte_for_byte(api, layered, resources):
     script = (ROOT / "tests" / "support" / "tree_script.py").read_bytes()

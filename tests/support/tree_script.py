@@ -64,6 +64,7 @@ def describe():
 class Changes:
     def __init__(self, seed, roots):
         self.random = random.Random(seed)
+        self.seed = seed  # in every name: one of an earlier run may be a fifo, and opening that waits for ever
         self.roots = roots
         self.made = 0
 
@@ -77,7 +78,7 @@ class Changes:
 
     def new(self, directories):
         self.made += 1
-        return os.path.join(self.random.choice(directories), f"new-{self.made}-" + self.random.choice(["a", "\u00e4", "x" * 100, "with space"]))
+        return os.path.join(self.random.choice(directories), f"new-{self.seed}-{self.made}-" + self.random.choice(["a", "\u00e4", "x" * 100, "with space"]))
 
     def bytes(self):
         return self.random.randbytes(self.random.choice([0, 1, 100, 4096, 5000, 70_000]))
