@@ -155,6 +155,23 @@ asio::awaitable<Result<void>> Collector::renew_lease() {
 
 asio::awaitable<Result<json::object>> Collector::collect_store(origin::CollectionOptions options) {
   if (parts_.exchange == nullptr) co_return Error(ErrorCode::kUnsupported, "this node has no shared store (dsec serve --store)");
+  if (in_the_store_) co_return Error(ErrorCode::kConflict, "the shared store is being collected already");
+  in_the_store_ = true;
+  Result<json::object> done = co_await look_into_store(options);
+  in_the_store_ = false;
+  co_return done;
+}
+
+asio::awaitable<Result<void>> Collector::end_what_was_cut_off() {
+  if (parts_.exchange == nullptr) co_return Result<void>();
+  DSEC_CO_ASSIGN(const bool cut_off, co_await net::on_pool(parts_.imports, [exchange = parts_.exchange] { return exchange->collection_was_cut_off(); }));
+  if (!cut_off) co_return Result<void>();
+  log_info("a collection of the shared store was cut off and is ended now");
+  DSEC_CO_TRY(co_await collect_store({}));
+  co_return Result<void>();
+}
+
+asio::awaitable<Result<json::object>> Collector::look_into_store(origin::CollectionOptions options) {
   DSEC_CO_TRY(co_await renew_lease());
   DSEC_CO_ASSIGN(const origin::Collection done,
                  co_await net::on_pool(parts_.imports, [exchange = parts_.exchange, options] { return exchange->collect(options); }));
@@ -173,6 +190,8 @@ asio::awaitable<Result<json::object>> Collector::collect_store(origin::Collectio
 
 asio::awaitable<void> Collector::run(std::optional<image::GarbagePolicy> policy, Duration interval) {
   asio::steady_timer timer(parts_.io);
+  if (const Result<void> ended = co_await end_what_was_cut_off(); !ended.ok())
+    log_warning("whether a collection of the shared store was cut off is not known", {{"error", ended.error().message()}});
   for (;;) {
     if (const Result<void> renewed = co_await renew_lease(); !renewed.ok())
       log_warning("the shared store's lease is not renewed", {{"error", renewed.error().message()}});

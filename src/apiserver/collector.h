@@ -48,11 +48,15 @@ class Collector {
   Holders holders() const;
   std::vector<std::string> holders_of(const std::string& digest, const Holders& all, const image::GarbagePolicy& policy) const;
   asio::awaitable<Result<void>> renew_lease();
+  asio::awaitable<Result<boost::json::object>> look_into_store(origin::CollectionOptions options);
+  // A run of this node that was cut off has left marks that others wait for.
+  asio::awaitable<Result<void>> end_what_was_cut_off();
   asio::awaitable<Result<void>> remove(const model::LayerRecord& layer, const image::GarbagePolicy& policy, boost::json::object& entry);
   asio::awaitable<Result<boost::json::object>> look(image::GarbagePolicy policy, bool dry_run);
 
   Parts parts_;
   bool at_it_ = false;
+  bool in_the_store_ = false;
 };
 
 }  // namespace dsec::apiserver

@@ -106,6 +106,13 @@ std::vector<std::string> LayerExchange::Parts::hexes() const {
   return out;
 }
 
+Result<origin::Collection> LayerExchange::collect(origin::CollectionOptions options) {
+  options.node = options_.node;
+  return origin::collect(origin_, clock_, options);
+}
+
+Result<bool> LayerExchange::collection_was_cut_off() { return origin::was_cut_off(origin_, options_.node, for_bytes(0)); }
+
 Result<bool> LayerExchange::renew_lease(const std::set<std::string>& digests) {
   std::set<std::string> hexes = layers_.objects();
   for (const std::string& digest : digests) hexes.insert(hex_of(digest));

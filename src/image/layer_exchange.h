@@ -44,7 +44,10 @@ class LayerExchange {
   // time it did not promise that. To be called every few hours.
   Result<bool> renew_lease(const std::set<std::string>& digests);
   // What no node's lease names: condemned, and removed when it was so for `delete_after`.
-  Result<origin::Collection> collect(const origin::CollectionOptions& options) { return origin::collect(origin_, clock_, options); }
+  // One at a time.
+  Result<origin::Collection> collect(origin::CollectionOptions options);
+  // Whether this node was killed while it collected: then it has to do so again.
+  Result<bool> collection_was_cut_off();
   const origin::Origin& origin() const { return origin_; }
 
  private:

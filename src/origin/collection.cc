@@ -32,19 +32,26 @@ ObjectName run_mark() { return {ObjectKind::kDeleting, Content::of_bytes("dsec g
 bool is_mark(ObjectKind kind) { return kind == ObjectKind::kCondemned || kind == ObjectKind::kDeleting; }
 
 // Different from every other one, so that two runs cannot both have made it.
-std::string mark_text(std::int64_t now_ms) {
+std::string mark_text(std::int64_t now_ms, const std::string& node) {
   SystemRandom random;
-  return json::serialize(json::object{{"at_ms", now_ms}, {"by", to_hex(random.bytes(16))}});
+  return json::serialize(json::object{{"at_ms", now_ms}, {"node", node}, {"run", to_hex(random.bytes(16))}});
 }
 
-Result<std::int64_t> time_of_mark(std::string_view text) {
+struct Mark {
+  std::int64_t at_ms = 0;
+  std::string node;
+};
+
+Result<Mark> read_mark(Origin& origin, const ObjectName& name, Deadline deadline) {
+  DSEC_ASSIGN(const std::string text, read_whole(origin, name, kMaxMarkBytes, deadline));
   DSEC_ASSIGN(const json::value value, model::parse_json(text));
-  std::int64_t at = 0;
-  model::StrictObject fields(value, "");
-  fields.read("at_ms", at);
-  fields.ignore("by");
+  Mark out;
+  model::StrictObject fields(value, "the mark " + name.path());
+  fields.read("at_ms", out.at_ms);
+  fields.read("node", out.node);
+  fields.ignore("run");
   DSEC_TRY(fields.finish());
-  return at;
+  return out;
 }
 
 struct Listing {
@@ -68,7 +75,6 @@ class Collector {
   // Of all valid leases. Removes those that have expired.
   Result<std::set<std::string>> live(const std::vector<ObjectName>& leases);
   Result<void> add_parts(const std::set<std::string>& leased, std::set<std::string>& live);
-  Result<std::int64_t> condemned_at(const std::string& hex);
   Result<void> mark(ObjectKind kind, const std::string& hex);
   Result<void> unmark(const std::string& hex);
   Result<void> judge(const Listing& listing, const std::set<std::string>& live);
@@ -140,13 +146,8 @@ Result<void> Collector::add_parts(const std::set<std::string>& leased, std::set<
   return {};
 }
 
-Result<std::int64_t> Collector::condemned_at(const std::string& hex) {
-  DSEC_ASSIGN(const std::string text, read_whole(origin_, {ObjectKind::kCondemned, hex}, kMaxMarkBytes, deadline()));
-  return time_of_mark(text).within("the mark of " + hex);
-}
-
 Result<void> Collector::mark(ObjectKind kind, const std::string& hex) {
-  const Result<void> done = origin_.publish({kind, hex}, Content::of_bytes(mark_text(now_ms())), deadline());
+  const Result<void> done = origin_.publish({kind, hex}, Content::of_bytes(mark_text(now_ms(), options_.node)), deadline());
   if (!done.ok() && done.error().code() == ErrorCode::kConflict) return {};  // of an earlier run
   return done;
 }
@@ -178,9 +179,12 @@ Result<void> Collector::judge_one(const std::string& hex, const std::set<ObjectK
   std::copy_if(kinds.begin(), kinds.end(), std::back_inserter(object.kinds), [](ObjectKind kind) { return !is_mark(kind); });
   object.condemned_ms = now_ms();
   if (kinds.contains(ObjectKind::kCondemned)) {
-    DSEC_ASSIGN(const std::int64_t since, condemned_at(hex));
-    object.condemned_ms = std::min(since, now_ms());
-    if (object.condemned_ms + options_.delete_after.count() <= now_ms()) object.fate = CollectedObject::Fate::kDue;
+    DSEC_ASSIGN(const Mark since, read_mark(origin_, {ObjectKind::kCondemned, hex}, deadline()));
+    object.condemned_ms = std::min(since.at_ms, now_ms());
+    const bool due = object.condemned_ms + options_.delete_after.count() <= now_ms();
+    if (due) object.fate = CollectedObject::Fate::kDue;
+    // Of a run that was cut off and had less patience: nobody waits for what does not come.
+    if (!due && kinds.contains(ObjectKind::kDeleting) && !options_.dry_run) DSEC_TRY(origin_.remove({ObjectKind::kDeleting, hex}, deadline()));
   } else if (!options_.dry_run) {
     DSEC_TRY(mark(ObjectKind::kCondemned, hex));
     DSEC_TRY(fail_point("origin.collect.condemned"));
@@ -243,11 +247,11 @@ Result<void> Collector::remove_due() {
 
 Result<void> Collector::begin() {
   for (int attempt = 0; attempt < 2; attempt++) {
-    const Result<void> made = origin_.publish(run_mark(), Content::of_bytes(mark_text(now_ms())), deadline());
+    const Result<void> made = origin_.publish(run_mark(), Content::of_bytes(mark_text(now_ms(), options_.node)), deadline());
     if (made.ok() || made.error().code() != ErrorCode::kConflict) return made;
-    DSEC_ASSIGN(const std::string there, read_whole(origin_, run_mark(), kMaxMarkBytes, deadline()));
-    DSEC_ASSIGN(const std::int64_t since, time_of_mark(there).within("the mark of a run"));
-    if (since + options_.run_limit.count() > now_ms()) break;
+    DSEC_ASSIGN(const Mark other, read_mark(origin_, run_mark(), deadline()));
+    const bool ours = !options_.node.empty() && other.node == options_.node;
+    if (!ours && other.at_ms + options_.run_limit.count() > now_ms()) break;
     DSEC_TRY(origin_.remove(run_mark(), deadline()));
   }
   return Error(ErrorCode::kConflict, "the garbage of this store is being collected, or a run was cut off; it is taken for dead " +
@@ -273,6 +277,13 @@ Result<Collection> Collector::run() {
 
 Result<Collection> collect(Origin& origin, const Clock& clock, const CollectionOptions& options) {
   return Collector(origin, clock, options).run().within("collect the garbage of " + origin.description());
+}
+
+Result<bool> was_cut_off(Origin& origin, const std::string& node, Deadline deadline) {
+  const Result<Mark> mark = read_mark(origin, run_mark(), deadline);
+  if (!mark.ok() && mark.error().code() == ErrorCode::kNotFound) return false;
+  if (!mark.ok()) return mark.error();
+  return mark->node == node;
 }
 
 }  // namespace dsec::origin

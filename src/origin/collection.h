@@ -5,7 +5,8 @@
 // not live when its mark is old enough gets a second mark, which whoever needs it
 // waits for; the leases are read once more, and then it is removed, manifests
 // before what they name, marks last. So a run can be killed at any step: the next
-// one goes on. A store has one run at a time: a mark of its own sees to it.
+// one goes on. A store has one run at a time: a mark of its own sees to it, which
+// the node that made it may take back at once, and others after a time.
 #pragma once
 
 #include <atomic>
@@ -22,6 +23,7 @@
 namespace dsec::origin {
 
 struct CollectionOptions {
+  std::string node;  // who collects; makes one run at a time
   bool dry_run = false;
   std::chrono::milliseconds delete_after = std::chrono::hours(7 * 24);  // condemned for so long
   // Longer than a name takes to be seen by another node: 5 s on CephFS.
@@ -29,7 +31,7 @@ struct CollectionOptions {
   // A lease counts for so long after it expired: what clocks of nodes may differ by.
   std::chrono::milliseconds grace = std::chrono::hours(1);
   std::chrono::seconds call_deadline{60};
-  std::chrono::milliseconds run_limit = std::chrono::hours(6);  // an older run is taken for dead
+  std::chrono::milliseconds run_limit = std::chrono::hours(6);  // an older run of another node is taken for dead
   const std::atomic<bool>* cancelled = nullptr;
 };
 
@@ -53,5 +55,8 @@ struct Collection {
 // something is due. Nothing is removed after an error in a lease or a manifest:
 // what it names is not known. kConflict while another run is at it.
 Result<Collection> collect(Origin& origin, const Clock& clock, const CollectionOptions& options);
+// Whether a run of this node was cut off: until the next one, whoever needs what it
+// was about to remove waits.
+Result<bool> was_cut_off(Origin& origin, const std::string& node, Deadline deadline);
 
 }  // namespace dsec::origin

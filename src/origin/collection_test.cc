@@ -168,7 +168,7 @@ TEST_F(CollectionTest, AStoreHasOneRunAtATime) {
   CollectionOptions options = at_once();
   options.run_limit = hours(6);
   const ObjectName mark{ObjectKind::kDeleting, hex_of("dsec garbage collection")};
-  ASSERT_TRUE(store_.publish(mark, Content::of_bytes("{\"at_ms\":1800000000000,\"by\":\"another\"}"), soon()).ok());
+  ASSERT_TRUE(store_.publish(mark, Content::of_bytes("{\"at_ms\":1800000000000,\"node\":\"another\",\"run\":\"\"}"), soon()).ok());
   EXPECT_EQ(collect(store_, clock_, options).error().code(), ErrorCode::kConflict);
   EXPECT_TRUE(collect(store_, clock_, at_once(true)).ok()) << "a dry run is in nobody's way";
   clock_.advance(hours(6));
@@ -176,9 +176,34 @@ TEST_F(CollectionTest, AStoreHasOneRunAtATime) {
   EXPECT_EQ(objects_in(store_), 0u);
 }
 
+TEST_F(CollectionTest, TheNodeWhoseRunWasCutOffGoesOnAtOnce) {
+  CollectionOptions options = at_once();
+  options.run_limit = hours(6);
+  options.node = "a";
+  const ObjectName mark{ObjectKind::kDeleting, hex_of("dsec garbage collection")};
+  ASSERT_TRUE(store_.publish(mark, Content::of_bytes("{\"at_ms\":1800000000000,\"node\":\"a\",\"run\":\"\"}"), soon()).ok());
+  EXPECT_FALSE(was_cut_off(store_, "b", soon()).value());
+  EXPECT_TRUE(was_cut_off(store_, "a", soon()).value());
+  run(store_, options);
+  EXPECT_FALSE(was_cut_off(store_, "a", soon()).value());
+}
+
+TEST_F(CollectionTest, NobodyWaitsForARunThatHadLessPatienceThanTheNext) {
+  const Layer lost("lost");
+  ASSERT_TRUE(lost.put(store_).ok());
+  run(store_, at_once());
+  ASSERT_TRUE(store_.publish({ObjectKind::kDeleting, lost.hex()}, Content::of_bytes("{\"at_ms\":1,\"node\":\"\",\"run\":\"\"}"), soon()).ok());
+  CollectionOptions patient = at_once();
+  patient.delete_after = hours(24);
+  run(store_, patient);
+
+  LeaseHolder lease(store_, clock_, node("a"));
+  EXPECT_TRUE(lease.hold({lost.hex()}, Deadline::in(milliseconds(50))).ok());
+}
+
 TEST_F(CollectionTest, WhoNeedsWhatIsBeingRemovedWaitsForTheEnd) {
   const std::string hex = hex_of("layer");
-  ASSERT_TRUE(store_.publish({ObjectKind::kDeleting, hex}, Content::of_bytes("{\"at_ms\":1,\"by\":\"\"}"), soon()).ok());
+  ASSERT_TRUE(store_.publish({ObjectKind::kDeleting, hex}, Content::of_bytes("{\"at_ms\":1,\"node\":\"\",\"run\":\"\"}"), soon()).ok());
   LeaseHolder lease(store_, clock_, node("a"));
   EXPECT_EQ(lease.hold({hex}, Deadline::in(milliseconds(20))).error().code(), ErrorCode::kUnavailable);
 

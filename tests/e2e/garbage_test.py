@@ -8,6 +8,7 @@ import time
 import pytest
 
 from support import images
+from support.api import wait_until
 from support.server import BIN, Server
 
 
@@ -187,6 +188,27 @@ def test_a_shared_store_keeps_what_a_node_has_and_loses_what_none_needs(tmp_path
         assert lost.removeprefix("sha256:") not in left and kept.removeprefix("sha256:") in left
         assert cli(server, "layer", "fetch", lost, "lost:2")[0] == 1
         assert cli(server, "layer", "sync", "kept:1")[0] == 0
+    finally:
+        complaints = server.close()
+    assert not complaints
+
+
+def test_a_collection_of_the_store_that_is_killed_leaves_nobody_waiting(tmp_path):
+    server = Server(["--store", str(tmp_path), "--stop-sandboxes"], name="cut-off").start(fail_point="origin.collect.marked=kill:1")
+    try:
+        lost = layer(server, "lost:1", f="lost" * 5000)
+        server.api.must("DELETE", "/v1/layers/lost:1")
+        body = {"store": True, "delete_after_seconds": 0}
+        images.finish_operation(server.api, server.api.must("POST", "/v1/layers:gc", body, expect=202))
+        server.api.must("POST", "/v1/layers:gc", body, expect=202)
+        wait_until(lambda: server.child.poll() is not None, 20, "the kill")
+        assert list(tmp_path.rglob("*.deleting"))
+
+        server.start()
+
+        wait_until(lambda: not list(tmp_path.rglob("*.deleting")), 20, "the end of the run that was cut off")
+        assert layer(server, "lost:2", f="lost" * 5000) == lost
+        assert cli(server, "layer", "sync", "lost:2")[0] == 0
     finally:
         complaints = server.close()
     assert not complaints
