@@ -18,27 +18,19 @@ import sys
 import tarfile
 import time
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+
+from harness.noise import Noise  # noqa: E402
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WRITER = ROOT / "build" / "release" / "bin" / "erofs_writer"
 SYSTEM_PATHS = ["etc", "usr/lib/gcc", "usr/lib/python3", "usr/lib/python3.11", "usr/sbin", "usr/share", "var/lib/dpkg"]
 
 
-class Bytes:
-    """A file object of pseudo-random bytes, which neither compress nor repeat."""
-
-    def __init__(self, size, source):
-        self.left, self.source = size, source
-
-    def read(self, size=-1):
-        size = self.left if size < 0 else min(size, self.left)
-        self.left -= size
-        return self.source.randbytes(size)
-
-
 def add(tar, name, size, source):
     info = tarfile.TarInfo(name)
     info.size, info.mode, info.mtime = size, 0o644, 1_700_000_000
-    tar.addfile(info, Bytes(size, source))
+    tar.addfile(info, Noise(size, source))
 
 
 def make_large(path):

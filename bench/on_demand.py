@@ -23,6 +23,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 from harness import dsec_api, machine  # noqa: E402
 from harness.dsec_api import IMAGE, Server, create_call, delete_call, exec_call, expect  # noqa: E402
+from harness.noise import Noise  # noqa: E402
 from harness.samples import summary  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -31,16 +32,6 @@ UNIT = 256 << 10
 FILLER_FILES, FILLER_BYTES = 2400, 480 << 10  # 1.1 GiB beside the system
 WAITING = ["sleep", "3131"]  # nobody else's
 SMALL_COMMAND = ["perl", "-MPOSIX", "-MData::Dumper", "-e", "print qq(ready\\n)"]
-
-
-class Noise:
-    def __init__(self, size, source):
-        self.left, self.source = size, source
-
-    def read(self, size=-1):
-        size = self.left if size < 0 else min(size, self.left)
-        self.left -= size
-        return self.source.randbytes(size)
 
 
 def make_image(path, rootfs):
