@@ -136,7 +136,7 @@ def table(result):
     lines += ["", "After each import:", "", "| image | layers | known | " + " | ".join(f"store, {profile}" for profile in result["profiles"]) + " |", "|---|---|---|" + "---|" * len(result["profiles"])]
     for rows in zip(*result["profiles"].values()):
         lines.append(f"| {rows[0]['image']} | {rows[0]['layers']} | {rows[0]['reused']} | " + " | ".join(f"{row['store_bytes'] >> 20} MiB" for row in rows) + " |")
-    lines += ["", "The target of 1.0x is for an at-rest form with zstd frames, which the layer store does not have: what is measured is what nodes mount.", "Again: `bench/store_size.py --base TAR`."]
+    lines += ["", "The target of 1.0x is for the form at rest, zstd frames (`--store URL?at-rest=zstd`): that is not measured here, this is what nodes mount.", "Again: `bench/store_size.py --base TAR`."]
     return "\n".join(lines) + "\n"
 
 
