@@ -1,11 +1,17 @@
 #!/usr/bin/python3
-"""Sandboxes whose data lies in a shared store alone, against local ones: bench/on_demand.py [--rounds N] [--out DIR].
+"""Sandboxes whose data lies in a shared store alone, against local ones: bench/on_demand.py [--rounds N] [--optimized] [--out DIR].
 
-One image of more than a GiB. In turns, caches of the host dropped before each: a node that has it whole (`local`), and
-a new node that has read nothing yet (`on demand`), the store being a directory each read of which takes 300 us longer.
+One image of more than a GiB. In turns, caches of the host dropped before each, two new nodes: one that has taken the
+image whole (`local`), and one that has read nothing yet (`on demand`), the store being a directory each read of which
+takes 300 us longer.
 On each: first output of a small command in a new sandbox, the same in a second sandbox at once and in a third a second later, and a job that reads files of
 50 MiB and more; for that the bytes that came from the store, beside the 256 KiB units that the files' own extents lie
-in. Needs root, a release build and mmdebstrap.
+in.
+
+With --optimized also (some seven minutes more): a job that reads the first 64 KiB of 900 files, on new nodes, of the
+image as it was imported and as `dsec layer optimize` writes it by the trace that the first of them left; with and
+without a trace. Compared: bytes from the store with the pages of 4 KiB that were touched. Needs root, a release
+build and mmdebstrap.
 """
 import argparse
 import fcntl
@@ -29,6 +35,8 @@ from harness.samples import summary  # noqa: E402
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DELAY_US = 300
 UNIT = 256 << 10
+SPARSE_FILES, SPARSE_BYTES = 900, 64 << 10
+TRACE_SECONDS = 180  # after two minutes it is written
 FILLER_FILES, FILLER_BYTES = 2400, 480 << 10  # 1.1 GiB beside the system
 WAITING = ["sleep", "3131"]  # nobody else's
 SMALL_COMMAND = ["perl", "-MPOSIX", "-MData::Dumper", "-e", "print qq(ready\\n)"]
@@ -48,6 +56,13 @@ def job_files(round_number):
     """Of the filler: 120 files, 56 MiB, spread over all of it."""
     chosen = random.Random(round_number).sample(range(FILLER_FILES), 120)
     return [f"/data/{i % 40}/{i}" for i in sorted(chosen)]
+
+
+def sparse_job():
+    """Of the filler: 56 MiB that are parts of files."""
+    chosen = random.Random(77).sample(range(FILLER_FILES), SPARSE_FILES)
+    names = " ".join(f"/data/{i % 40}/{i}" for i in sorted(chosen))
+    return ["sh", "-c", f"head -q -c {SPARSE_BYTES} {names} > /dev/null"]
 
 
 def drop_caches():
@@ -158,6 +173,53 @@ def measure(server, files, with_fetches):
     return out
 
 
+class Nodes:
+    """New nodes of one store."""
+
+    def __init__(self, arguments, work, store, trust):
+        self.arguments, self.work, self.store, self.trust = arguments, work, store, trust
+
+    def start(self, digest, *more):
+        """A node with the layer as IMAGE, and the milliseconds that taking it took."""
+        node = Server(self.arguments.binaries, self.work, "node", ["--store", str(self.store), "--store-trust", str(self.trust), *more],
+                      {"DSEC_FAIL_POINT": f"origin.directory.read=delay:{DELAY_US}"})
+        node.start()
+        begin = time.perf_counter()
+        node.command("layer", "fetch", digest, IMAGE)
+        return node, (time.perf_counter() - begin) * 1000
+
+
+def numbers_of_job(nodes, digest, *more, wait_for_trace=False):
+    """Of the sparse job on a new node: milliseconds, and the counters of dsec-stored."""
+    traces = set(nodes.store.glob("??/*.trace"))
+    node, _ = nodes.start(digest, *more)
+    try:
+        drop_caches()
+        milliseconds, identity = timed_sandbox(server_client(node), sparse_job(), keep=False)
+        del identity
+        time.sleep(2.5)
+        row = {"ms": milliseconds, **json.loads((node.data / "store" / "stats.json").read_text())["total"]}
+        until = time.monotonic() + TRACE_SECONDS
+        while wait_for_trace and set(nodes.store.glob("??/*.trace")) == traces:
+            if time.monotonic() > until:
+                raise RuntimeError("no trace came")
+            time.sleep(1)
+        return row
+    finally:
+        node.stop()
+
+
+def measure_optimized(nodes, maker, digest):
+    rows = {"as imported, no trace": numbers_of_job(nodes, digest, wait_for_trace=True)}
+    rows["as imported, with a trace"] = numbers_of_job(nodes, digest)
+    begin = time.perf_counter()
+    made = json.loads(maker.command("layer", "optimize", IMAGE, "--as", "optimized:1", "--json"))
+    rows["optimize"] = {"ms": (time.perf_counter() - begin) * 1000, **{figure: made[figure] for figure in ("touched_bytes", "hot_bytes", "data_bytes")}}
+    rows["optimized, no trace"] = numbers_of_job(nodes, made["digest"], wait_for_trace=True)
+    rows["optimized, with a trace"] = numbers_of_job(nodes, made["digest"])
+    return rows
+
+
 def run(arguments, work):
     rootfs = pathlib.Path(os.environ.get("DSEC_BENCH_ROOTFS", "/var/tmp/dsec-bench/rootfs"))
     if not rootfs.exists():
@@ -174,27 +236,24 @@ def run(arguments, work):
     trust.write_bytes(subprocess.run(["openssl", "pkey", "-in", maker.data / "store.key", "-pubout"], check=True, stdout=subprocess.PIPE).stdout)
     results = {"image_bytes": image.stat().st_size, "profile": arguments.profile, "rounds": []}
     image.unlink()
+    nodes = Nodes(arguments, work, store, trust)
+    sides = {"local": ["--store-cache-mb", "0", "--store-traces", "off"], "on demand": ["--store-traces", "off"]}
     try:
         for number in range(arguments.rounds):
             files = job_files(number)
-            sides = {}
-            for side in (("local", "on demand") if number % 2 == 0 else ("on demand", "local")):
-                if side == "local":
-                    sides[side] = measure(maker, files, with_fetches=False)
-                    continue
-                node = Server(arguments.binaries, work, "node", ["--store", str(store), "--store-trust", str(trust)],
-                              {"DSEC_FAIL_POINT": f"origin.directory.read=delay:{DELAY_US}"})
-                node.start()
+            row = {}
+            for side in sides if number % 2 == 0 else reversed(sides):
+                node, taken = nodes.start(digest, *sides[side])
                 try:
-                    begin = time.perf_counter()
-                    node.command("layer", "fetch", digest, IMAGE)
-                    taken = (time.perf_counter() - begin) * 1000
-                    sides[side] = {"take_ms": taken, **measure(node, files, with_fetches=True)}
-                    sides[side]["job_units_bytes"] = units_of_files(node, files) * UNIT
+                    row[side] = {"take_ms": taken, **measure(node, files, with_fetches=side != "local")}
+                    if side != "local":
+                        row[side]["job_units_bytes"] = units_of_files(node, files) * UNIT
                 finally:
                     node.stop()
-            results["rounds"].append(sides)
+            results["rounds"].append(row)
             print(f"round {number + 1} of {arguments.rounds}", file=sys.stderr)
+        if arguments.optimized:
+            results["optimized"] = measure_optimized(nodes, maker, digest)
     finally:
         maker.stop()
     return results
@@ -214,12 +273,20 @@ def table(results):
     shares = [one["on demand"]["fetched_by_job_bytes"] / one["on demand"]["job_units_bytes"] for one in results["rounds"] if one["on demand"].get("job_units_bytes")]
     if shares:
         lines.append(f"| bytes fetched by the job, of the 256 KiB units that its files lie in | - | - | **{summary(shares)['p50']:.2f}x** (largest {max(shares):.2f}x) | 1.3x |")
+    if "optimized" in results:
+        lines += ["", "| layer | fetched | touched pages | fetched of them | misses | job |", "|---|---|---|---|---|---|"]
+        for text, row in results["optimized"].items():
+            if text != "optimize":
+                lines.append(f"| {text} | {row['fetched_bytes'] / 2**20:.1f} MiB | {row['touched_bytes'] / 2**20:.1f} MiB | **{row['fetched_bytes'] / row['touched_bytes']:.2f}x** | {row['demand_misses']} | {row['ms']:.0f} ms |")
+        made = results["optimized"]["optimize"]
+        lines.append(f"\nOptimizing took {made['ms'] / 1000:.1f} s; {made['hot_bytes'] / 2**20:.1f} MiB lie first, for {made['touched_bytes'] / 2**20:.1f} MiB that the trace names. Target: 2x with a trace.")
     return "\n".join(lines) + "\n"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--optimized", action="store_true", help="also the layer as dsec layer optimize writes it")
     parser.add_argument("--profile", default="plain", choices=["plain", "lz4"])
     parser.add_argument("--binaries", type=pathlib.Path, default=ROOT / "build" / "release" / "bin")
     parser.add_argument("--work", type=pathlib.Path, default=pathlib.Path("/var/tmp/dsec-bench-on-demand"))

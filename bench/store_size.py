@@ -1,10 +1,10 @@
 #!/usr/bin/python3
-"""What ten images that share layers take in the store: bench/store_size.py --base TAR [--out DIR] [--scratch DIR].
+"""What ten images that share layers take: bench/store_size.py --base TAR [--form node|both] [--out DIR] [--scratch DIR].
 
 TAR is a Debian system (mmdebstrap writes one). The layers above it are packages of this machine, file by file as
 dpkg lists them; ten images stack them as people do. Each is imported as an OCI layout of gzip layers (level 6, as
-registries have them) into a fresh server, once for each profile. Compared: all files of the layer store with the
-gzip layers, each counted once. Needs root, build/release/bin, and the packages of LAYERS installed.
+registries have them) into a fresh server, once for each profile. Compared: all files of the layer store (form `node`) and all
+objects of a shared store that keeps data compressed (form `at-rest`) with the gzip layers, each counted once. Needs root, build/release/bin, and the packages of LAYERS installed.
 """
 import argparse
 import gzip
@@ -105,8 +105,18 @@ def stored_bytes(directory):
     return sum(path.stat().st_size for path in directory.iterdir())
 
 
-def measure(layers, profile, binaries, scratch):
-    server = Server(binaries, scratch)
+def objects_by_kind(store):
+    """Bytes of the shared store's objects, by what they are."""
+    out = {}
+    for path in store.glob("??/*"):
+        out[path.suffix[1:]] = out.get(path.suffix[1:], 0) + path.stat().st_size
+    return dict(sorted(out.items()))
+
+
+def measure(layers, profile, binaries, scratch, at_rest):
+    store = scratch / "store"
+    store.mkdir()
+    server = Server(binaries, scratch, arguments=["--store", f"{store}?at-rest={at_rest}", "--store-cache-mb", "0"] if at_rest else [])
     server.start()
     environment = {**os.environ, "DSEC_URL": server.url, "DSEC_API_KEY": server.key}
     steps = []
@@ -118,7 +128,7 @@ def measure(layers, profile, binaries, scratch):
                                   check=True, capture_output=True, text=True, env=environment)
             shutil.rmtree(layout)
             record = json.loads(done.stdout)
-            steps.append({"image": name, "layers": record["image_layers"], "reused": record["reused_layers"], "store_bytes": stored_bytes(server.data / "layers")})
+            steps.append({"image": name, "layers": record["image_layers"], "reused": record["reused_layers"], "store_bytes": stored_bytes(server.data / "layers"), **({"at_rest": objects_by_kind(store)} if at_rest else {})})
             print(f"{profile}: {name}: {record['reused_layers']} of {record['image_layers']} layers known", file=sys.stderr)
     finally:
         server.stop()
@@ -133,16 +143,26 @@ def table(result):
     for profile, steps in result["profiles"].items():
         size = steps[-1]["store_bytes"]
         lines.append(f"| {profile} | {size >> 20} MiB | **{size / result['gzip_bytes']:.2f}x** | {size / result['gzip_bytes_each']:.2f}x |")
+    at_rest = {profile: steps[-1]["at_rest"] for profile, steps in result["profiles"].items() if "at_rest" in steps[-1]}
+    for profile, kinds in at_rest.items():
+        size = sum(kinds.values())
+        lines.append(f"| {profile}, at rest | {size >> 20} MiB | **{size / result['gzip_bytes']:.2f}x** | {size / result['gzip_bytes_each']:.2f}x |")
+    if at_rest:
+        lines += ["", "At rest (`--store URL?at-rest=" + result["at_rest"] + "`), by kind of object:", ""]
+        lines += [f"- {profile}: " + ", ".join(f"{kind} {size / 2**20:.1f} MiB" for kind, size in kinds.items()) for profile, kinds in at_rest.items()]
     lines += ["", "After each import:", "", "| image | layers | known | " + " | ".join(f"store, {profile}" for profile in result["profiles"]) + " |", "|---|---|---|" + "---|" * len(result["profiles"])]
     for rows in zip(*result["profiles"].values()):
         lines.append(f"| {rows[0]['image']} | {rows[0]['layers']} | {rows[0]['reused']} | " + " | ".join(f"{row['store_bytes'] >> 20} MiB" for row in rows) + " |")
-    lines += ["", "The target of 1.0x is for the form at rest, zstd frames (`--store URL?at-rest=zstd`): that is not measured here, this is what nodes mount.", "Again: `bench/store_size.py --base TAR`."]
+    lines += ["", "The target of 1.0x is for the form at rest; the others are what nodes mount.", "Again: `bench/store_size.py --base TAR`."]
     return "\n".join(lines) + "\n"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--base", type=pathlib.Path, required=True)
+    parser.add_argument("--form", choices=["node", "both"], default="both")
+    parser.add_argument("--at-rest", default="zstd", help="as in --store URL?at-rest=: zstd, or zstd-19, which takes minutes")
+    parser.add_argument("--profiles", nargs="+", choices=["lz4", "plain"], default=["lz4", "plain"])
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "docs" / "benchmarks" / "full")
     parser.add_argument("--scratch", type=pathlib.Path)
     parser.add_argument("--binaries", type=pathlib.Path, default=ROOT / "build" / "release" / "bin")
@@ -153,10 +173,10 @@ def main():
     result = {"machine": f"{host['processors']} x {host['processor']}, Linux {host['kernel']}", "date": host["taken_at"],
               "distinct_layers": len(names), "gzip_bytes": sum(len(layers.known[name][0]) for name in names),
               "gzip_bytes_each": sum(len(layers.known[name][0]) for stack in IMAGES.values() for name in ["base", *stack]),
-              "tar_bytes": sum(layers.known[name][3] for name in names), "profiles": {}}
-    for profile in ("lz4", "plain"):
+              "tar_bytes": sum(layers.known[name][3] for name in names), "profiles": {}, "at_rest": arguments.at_rest}
+    for profile in arguments.profiles:
         with tempfile.TemporaryDirectory(prefix="store-size-", dir=arguments.scratch) as scratch:
-            result["profiles"][profile] = measure(layers, profile, arguments.binaries, pathlib.Path(scratch))
+            result["profiles"][profile] = measure(layers, profile, arguments.binaries, pathlib.Path(scratch), arguments.at_rest if arguments.form != "node" else "")
     (arguments.out / "store_size.md").write_text(table(result))
     print(table(result))
 

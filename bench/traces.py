@@ -82,7 +82,7 @@ class Bench:
         finally:
             maker.close()
 
-    def run(self, digest, name, *arguments, after=lambda: None):
+    def run(self, digest, name, *arguments, after=lambda: None, more=lambda server: {}):
         server = self.node(name, *arguments)
         try:
             done = subprocess.run([BIN / "dsec", "layer", "fetch", digest, "host:1"], check=False, capture_output=True, text=True,
@@ -94,7 +94,7 @@ class Bench:
             result = box.sh(JOB)
             seconds = time.monotonic() - began
             assert result.code == 0, result
-            row = {"run": name, "seconds": round(seconds, 3), **numbers(server)}
+            row = {"run": name, "seconds": round(seconds, 3), **numbers(server), **more(server)}
             after()
             return row
         finally:

@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "origin/late_origin.h"
 #include "origin/open_origin.h"
-#include "stored/config.h"
+#include "stored/open_peers.h"
 #include "stored/server.h"
 #include "sys/process.h"
 
@@ -25,7 +25,8 @@ dsec::Result<void> run(const std::string& data_dir, dsec::sys::Fd channel) {
   options.folders = dsec::stored::folders_of(data_dir);
   options.cache_bytes = config.cache_bytes;
   options.traces = config.traces;
-  return dsec::stored::serve(options, std::move(channel), store);
+  const auto peers = dsec::stored::open_peers(config, store, options);
+  return dsec::stored::serve(options, std::move(channel), peers ? *peers : static_cast<dsec::origin::Origin&>(store));
 }
 
 }  // namespace

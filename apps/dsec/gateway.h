@@ -19,8 +19,20 @@ class InProcessGateway final : public apiserver::EdgeGateway {
     return sandbox->view();
   }
   net::asio::awaitable<Result<model::LayerRecord>> pack(apiserver::PackCommand c) override {
-    edge::PackCommand command{std::move(c.principal), std::move(c.ref), std::move(c.options), std::move(c.cancelled)};
+    edge::PackCommand command{std::move(c.principal), std::move(c.ref), std::move(c.options), std::move(c.cancelled), std::move(c.event), c.fence};
     co_return co_await edge_.pack(std::move(command));
+  }
+  net::asio::awaitable<Result<apiserver::CommandEnd>> run_command(apiserver::CommandOrder o) override {
+    edge::CommandOrder order{std::move(o.principal), std::move(o.sandbox), std::move(o.argv), std::move(o.env), std::move(o.on_output), o.timeout_ms};
+    DSEC_CO_ASSIGN(edge::CommandEnd end, co_await edge_.run_command(std::move(order)));
+    co_return apiserver::CommandEnd{end.exit_code, std::move(end.why), end.infra};
+  }
+  net::asio::awaitable<Result<void>> write_file(apiserver::FileOrder o) override {
+    edge::FileOrder order{std::move(o.principal), std::move(o.sandbox), std::move(o.path), std::move(o.bytes), std::move(o.user), o.mode};
+    co_return co_await edge_.put_file(std::move(order));
+  }
+  net::asio::awaitable<Result<model::Sandbox>> rollback(apiserver::RollbackCommand c) override {
+    co_return co_await edge_.rollback({std::move(c.principal), std::move(c.ref), std::move(c.checkpoint), std::move(c.layers), c.fence});
   }
   net::asio::awaitable<Result<Page>> list(model::Principal principal, apiserver::ListQuery q) override {
     DSEC_CO_ASSIGN(edge::SandboxPage page, co_await edge_.list(std::move(principal), {q.selector, q.state, q.limit, q.cursor}));
@@ -36,6 +48,19 @@ class InProcessGateway final : public apiserver::EdgeGateway {
   net::asio::awaitable<Result<DetectedServices>> detect_services() override {
     DSEC_CO_ASSIGN(edge::DetectedServices found, co_await edge_.detect_services());
     co_return DetectedServices{std::move(found.services), std::move(found.notes)};
+  }
+  net::asio::awaitable<Result<std::vector<apiserver::BulkResult>>> bulk(apiserver::BulkCommand c) override {
+    edge::BulkCommand command{std::move(c.principal), static_cast<edge::BulkCommand::Verb>(c.verb), std::move(c.selector), std::move(c.reason), c.wake, c.fence, c.within};
+    DSEC_CO_ASSIGN(std::vector<edge::BulkResult> results, co_await edge_.bulk(std::move(command)));
+    std::vector<apiserver::BulkResult> out;
+    for (edge::BulkResult& result : results) out.push_back({std::move(result.id), std::move(result.name), result.state, std::move(result.error)});
+    co_return out;
+  }
+  std::vector<apiserver::Hold> holds(const std::string& project) const override {
+    std::vector<apiserver::Hold> out;
+    for (const edge::Hold& hold : edge_.holds(project))
+      out.push_back({hold.record.selector, hold.record.reason, hold.record.wake, hold.record.fence, hold.record.at_ms, hold.queued});
+    return out;
   }
   net::asio::awaitable<Result<model::Sandbox>> end(model::Principal principal, std::string ref) override {
     DSEC_CO_ASSIGN(const std::shared_ptr<edge::LiveSandbox> sandbox, edge_.find(principal, ref));

@@ -20,6 +20,7 @@
 #include "backend/keeper_client.h"
 #include "edge/upper_pool.h"
 #include "gateway.h"
+#include "net/authorities.h"
 #include "net/http_server.h"
 #include "openapi_text.h"
 #include "registry_dial.h"
@@ -28,6 +29,7 @@
 #include "store/sqlite_store.h"
 #include "stored/fault_reader.h"
 #include "sys/file.h"
+#include "sys/swap.h"
 
 namespace dsec {
 namespace {
@@ -54,6 +56,16 @@ Result<sys::Fd> lock_data_directory(const std::string& directory) {
   DSEC_ASSIGN(sys::Fd lock, sys::open_at(AT_FDCWD, directory + "/serve.lock", O_RDWR | O_CREAT, 0600));
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) return Error(ErrorCode::kConflict, "another dsec serve runs on " + directory);
   return lock;
+}
+
+std::string swap_directory(const std::string& data_dir) { return data_dir + "/swap"; }
+
+Result<void> open_swap(const ServeOptions& options) {
+  if (options.swap_zram_mb == 0 && options.swap_file_mb == 0) return {};
+  DSEC_ASSIGN(const std::vector<std::string> notes,
+              sys::switch_swap_on({options.swap_zram_mb << 20, options.swap_file_mb << 20, swap_directory(options.data_dir)}).within("swap"));
+  for (const std::string& note : notes) log_warning("swap is not as asked for", {{"why", note}});
+  return {};
 }
 
 // The disk pool is made where the host can; a host that cannot still has tmpfs.
@@ -100,6 +112,7 @@ Result<void> build(Node& node) {
   const std::string& data = node.options.data_dir;
   DSEC_ASSIGN(node.lock, lock_data_directory(data));
   for (const char* name : {"/edge", "/run", "/layers", "/import"}) DSEC_TRY(sys::make_directories(data + name, 0700));
+  DSEC_TRY(open_swap(node.options));
   DSEC_ASSIGN(node.shared, open_shared_store(node.options));
   DSEC_ASSIGN(const std::string helpers, helper_directory());
   DSEC_ASSIGN(node.keeper, backend::start_or_find_keeper({data, helpers, node.options.use_v1}, Deadline::in(std::chrono::seconds(20))));
@@ -111,9 +124,13 @@ Result<void> build(Node& node) {
   DSEC_TRY(exchange_layers(node.shared, *node.layers, node.on_demand.get()));
   std::error_code failed;
   const std::string self = fs::read_symlink("/proc/self/exe", failed);
+  std::string registry_ca;
+  if (!node.options.registry_ca.empty()) {
+    DSEC_ASSIGN(registry_ca, net::read_authorities(node.options.registry_ca).within("--registry-ca"));
+  }
   DSEC_ASSIGN(node.importer, image::Importer::create({.work_directory = data + "/import",
                                                        .helper = self,
-                                                       .registries = {.allowed = node.options.registries, .dial = dial_registry}},
+                                                       .registries = {.allowed = node.options.registries, .dial = dial_registry, .authorities = registry_ca}},
                                                       *node.layers));
   DSEC_ASSIGN(node.store, store::open_sqlite_store(data + "/dsec.db"));
   node.resolver = std::make_unique<edge::SystemResolver>();
@@ -134,6 +151,7 @@ Result<void> build(Node& node) {
   server.hosts.port_domain = node.options.port_domain;
   server.version = DSEC_VERSION;
   server.openapi_json = kOpenApiJson;
+  server.build_cache_bytes = node.options.build_cache_mb << 20;
   if (node.options.gc_days != 0) server.garbage.condemn_after = std::chrono::hours(24 * node.options.gc_days);
   if (node.on_demand) server.store_stats = stored::folders_of(data).state + "/stats.json";
   if (!node.options.residue_rules.empty()) {
@@ -168,6 +186,7 @@ asio::awaitable<void> run(Node& node, int& exit_code) {
   asio::signal_set signals(node.io, SIGTERM, SIGINT);
   // Requests wait for no recovery: a sandbox that is being taken up again says so.
   asio::co_spawn(node.io, node.edge->recover(), asio::detached);
+  asio::co_spawn(node.io, node.api->keep_builds(kCollectEvery), asio::detached);
   const auto policy = node.options.gc_days != 0 ? std::optional(node.api->options.garbage) : std::nullopt;
   asio::co_spawn(node.io, node.api->collector.run(policy, kCollectEvery), asio::detached);
   if (const Result<void> announced = announce(node); !announced.ok()) {
@@ -179,6 +198,7 @@ asio::awaitable<void> run(Node& node, int& exit_code) {
   }
   log_info("stopping", {{"sandboxes", node.options.stop_sandboxes ? "end" : "stay"}});
   node.api->begin_stop();
+  co_await node.api->builds_over(node.clock.now() + kDrain);  // their sandboxes end with them
   node.edge->begin_stop();
   co_await node.http->drain(Deadline::in(kDrain));
   co_await node.edge->stop(node.options.stop_sandboxes ? edge::Edge::Sandboxes::kStop : edge::Edge::Sandboxes::kKeep);
@@ -216,6 +236,8 @@ int serve_main(int argc, char** argv) {
     node.http.reset();
     if (const Result<void> stopped = node.keeper->stop(Deadline::in(std::chrono::seconds(20))); !stopped.ok())
       log_warning("the keeper did not stop", {{"error", stopped.error().message()}});
+    if (const Result<void> off = sys::switch_swap_off(swap_directory(node.options.data_dir)); !off.ok())
+      log_warning("swap stays on", {{"error", off.error().message()}});
   }
   return exit_code;
 }

@@ -4,14 +4,21 @@
 #include <filesystem>
 #include <string_view>
 
+#include "net/header_list.h"
+#include "origin/peer_client.h"
+#include "stored/config.h"
+
 namespace dsec {
 
 const char kServeUsage[] =
     "usage: dsec serve [--listen ADDRESS:PORT] [--data-dir DIR] [--ready-file FILE]\n"
-    "                  [--store URL [--store-trust FILE] [--sync-store NAME=URL]...\n"
-    "                   [--store-cache-mb N] [--store-traces on|off]]\n"
-    "                  [--allow-registry [http://]HOST[:PORT]]... [--gc-days N]\n"
-    "                  [--residue-rules FILE] [--stop-sandboxes]\n"
+    "                  [--store URL [--store-trust FILE] [--store-ca FILE] [--sync-store NAME=URL]...\n"
+    "                   [--store-cache-mb N] [--store-traces on|off]\n"
+    "                   [--peers URL,...] [--peer-listen ADDRESS:PORT] [--fleet-key FILE]\n"
+    "                   [--peer-mib-per-second N]]\n"
+    "                  [--allow-registry [http://]HOST[:PORT]]... [--registry-ca FILE] [--gc-days N]\n"
+    "                  [--build-cache-mb N] [--residue-rules FILE]\n"
+    "                  [--swap-zram-mb N] [--swap-file-mb N] [--stop-sandboxes]\n"
     "                  [--port-domain DOMAIN] [--insecure] [--no-v1]\n"
     "                  [--log-format text|json] [--log-level debug|info|warning|error]\n"
     "\n"
@@ -24,10 +31,18 @@ const char kServeUsage[] =
     "and N MiB (20480) of what was read stay here; 0: copied whole.\n"
     "What sandboxes read first is recorded in the store, and read ahead on nodes that\n"
     "come later, unless --store-traces off.\n"
+    "Data is read from a node of --peers that has it before the store is asked; a node\n"
+    "with --peer-listen gives others what it has, N MiB (64) a second at most. All of\n"
+    "them have the same secret in FILE.\n"
     "Layers that nothing has held for N days (7) are removed; 0: by `dsec layer gc` alone.\n"
+    "Steps of builds are remembered for 7 days after their last use, up to N MiB (20480).\n"
     "No layer is packed in which a text of --residue-rules is found: lines NAME TEXT.\n"
+    "The memory of paused sandboxes goes to swap: to what the host has, and to N MiB of\n"
+    "pages compressed in memory and a file of N MiB below the data directory when\n"
+    "--swap-zram-mb and --swap-file-mb say so. Both are removed when the node is stopped.\n"
     "Images are pulled from the registries that --allow-registry names, hosts that\n"
-    "they redirect to included, and from no others; http:// is for one without TLS.\n";
+    "they redirect to included, and from no others; http:// is for one without TLS.\n"
+    "--registry-ca names who may vouch for them besides the system's authorities.\n";
 
 namespace {
 
@@ -42,6 +57,28 @@ Result<void> parse_listen(std::string_view text, ServeOptions& out) {
   if (address.starts_with('[') && address.ends_with(']')) address = address.substr(1, address.size() - 2);
   out.address = std::string(address);
   out.port = static_cast<std::uint16_t>(port);
+  return {};
+}
+
+Result<void> parse_mebibytes(std::string_view name, std::string_view value, std::uint64_t& out) {
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), out);
+  if (value.empty() || error != std::errc() || end != value.data() + value.size() || out > 1ull << 40)
+    return invalid_argument(std::string(name) + ": a number of MiB");
+  return {};
+}
+
+// An address that names authorities of its own keeps them. True: it is a bucket's.
+bool add_authorities(std::string& url, const std::string& file) {
+  if (!url.starts_with("s3://")) return false;
+  if (url.find("?ca=") == std::string::npos && url.find("&ca=") == std::string::npos) url += "&ca=" + net::percent_encode(file);
+  return true;
+}
+
+Result<void> apply_store_ca(ServeOptions& out) {
+  if (out.store_ca.empty()) return {};
+  bool any = add_authorities(out.store, out.store_ca);
+  for (auto& [name, url] : out.sync_stores) any = add_authorities(url, out.store_ca) || any;
+  if (!any) return invalid_argument("--store-ca is for stores that are buckets");
   return {};
 }
 
@@ -84,14 +121,34 @@ Result<ServeOptions> parse_serve_options(int argc, char** argv) {
     } else if (flag == "--store") {
       out.store = value;
     } else if (flag == "--store-cache-mb") {
-      const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), out.store_cache_mb);
-      if (error != std::errc() || end != value.data() + value.size() || out.store_cache_mb > 1ull << 40) return invalid_argument("--store-cache-mb: a number of MiB");
+      DSEC_TRY(parse_mebibytes(flag, value, out.store_cache_mb));
+    } else if (flag == "--swap-zram-mb") {
+      DSEC_TRY(parse_mebibytes(flag, value, out.swap_zram_mb));
+    } else if (flag == "--swap-file-mb") {
+      DSEC_TRY(parse_mebibytes(flag, value, out.swap_file_mb));
     } else if (flag == "--gc-days") {
       const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), out.gc_days);
       if (error != std::errc() || end != value.data() + value.size() || out.gc_days > 3650) return invalid_argument("--gc-days: a number of days, at most 3650");
+    } else if (flag == "--build-cache-mb") {
+      const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), out.build_cache_mb);
+      if (error != std::errc() || end != value.data() + value.size() || out.build_cache_mb > 1ull << 40) return invalid_argument("--build-cache-mb: a number of MiB");
     } else if (flag == "--store-traces") {
       if (value != "on" && value != "off") return invalid_argument("--store-traces: on or off");
       out.store_traces = value == "on";
+    } else if (flag == "--peers") {
+      DSEC_TRY(origin::parse_peers(value).within("--peers"));
+      out.peers = value;
+    } else if (flag == "--peer-listen") {
+      DSEC_TRY(stored::parse_peer_listen(std::string(value)).within("--peer-listen"));
+      out.peer_listen = value;
+    } else if (flag == "--fleet-key") {
+      out.fleet_key = std::filesystem::absolute(std::string(value));
+    } else if (flag == "--peer-mib-per-second") {
+      const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), out.peer_mib_per_second);
+      if (error != std::errc() || end != value.data() + value.size() || out.peer_mib_per_second < 1 || out.peer_mib_per_second > 1 << 20)
+        return invalid_argument("--peer-mib-per-second: a number of MiB");
+    } else if (flag == "--store-ca") {
+      out.store_ca = std::filesystem::absolute(std::string(value));
     } else if (flag == "--store-trust") {
       out.store_trust = std::filesystem::absolute(std::string(value));
     } else if (flag == "--residue-rules") {
@@ -101,6 +158,8 @@ Result<ServeOptions> parse_serve_options(int argc, char** argv) {
     } else if (flag == "--allow-registry") {
       DSEC_ASSIGN(image::AllowedRegistry allowed, image::parse_allowed_registry(value));
       out.registries.push_back(std::move(allowed));
+    } else if (flag == "--registry-ca") {
+      out.registry_ca = std::filesystem::absolute(std::string(value));
     } else if (flag == "--port-domain") {
       out.port_domain = value;
     } else if (flag == "--log-format") {
@@ -118,6 +177,11 @@ Result<ServeOptions> parse_serve_options(int argc, char** argv) {
   }
   while (out.data_dir.size() > 1 && out.data_dir.ends_with('/')) out.data_dir.pop_back();
   if (out.store.empty() && (!out.store_trust.empty() || !out.sync_stores.empty())) return invalid_argument("--store-trust and --sync-store go with --store");
+  DSEC_TRY(apply_store_ca(out));
+  const bool peers = !out.peers.empty() || !out.peer_listen.empty();
+  if (peers && (out.store.empty() || out.store_cache_mb == 0)) return invalid_argument("--peers and --peer-listen go with --store and its cache");
+  if (peers == out.fleet_key.empty()) return invalid_argument("--fleet-key goes with --peers or --peer-listen, and they with it");
+  if (!out.registry_ca.empty() && out.registries.empty()) return invalid_argument("--registry-ca goes with --allow-registry");
   const bool loopback = out.address == "::1" || out.address.starts_with("127.");
   if (!loopback && !out.insecure)
     return invalid_argument("--listen " + out.address + " is no loopback address, and this server speaks no TLS yet: put a TLS proxy before it, or say --insecure");

@@ -6,6 +6,7 @@
 #include "model/sha256.h"
 #include "origin/late_origin.h"
 #include "origin/open_origin.h"
+#include "origin/peer_seal.h"
 #include "sys/file.h"
 
 namespace dsec {
@@ -53,7 +54,10 @@ Result<std::unique_ptr<origin::Origin>> open_own_store(const ServeOptions& optio
 
 std::unique_ptr<stored::OnDemand> open_on_demand(const ServeOptions& options, sys::DescriptorKeeper& keeper) {
   if (options.store.empty() || options.store_cache_mb == 0) return nullptr;
-  const stored::Config config{.store_url = options.store, .cache_bytes = options.store_cache_mb << 20, .traces = options.store_traces};
+  const stored::Config config{.store_url = options.store,
+                              .cache_bytes = options.store_cache_mb << 20,
+                              .traces = options.store_traces,
+                              .peers = {.urls = options.peers, .listen = options.peer_listen, .key_file = options.fleet_key, .bytes_per_second = options.peer_mib_per_second << 20}};
   auto started = stored::OnDemand::start(options.data_dir, config, keeper, Deadline::in(kPatience));
   if (started.ok()) return std::move(started).value();
   log_warning("layers of the shared store are copied whole before their first use", {{"why", started.error().message()}});
@@ -63,6 +67,7 @@ std::unique_ptr<stored::OnDemand> open_on_demand(const ServeOptions& options, sy
 Result<SharedStore> open_shared_store(const ServeOptions& options) {
   SharedStore out;
   if (options.store.empty()) return out;
+  if (!options.fleet_key.empty()) DSEC_TRY(origin::FleetKey::read(options.fleet_key));
   DSEC_ASSIGN(std::unique_ptr<origin::Origin> origin, open_own_store(options));
   out.origins.push_back(std::move(origin));
   out.rules.work_directory = options.data_dir + "/exchange";

@@ -70,7 +70,7 @@ bool matches(std::string_view pattern, const std::vector<std::string>& segments,
 }  // namespace
 
 ApiServer::ApiServer(ServerParts server_parts, ServerOptions server_options)
-    : parts(server_parts), options(std::move(server_options)), operations(server_parts.io, server_parts.catalogue),
+    : parts(server_parts), options(std::move(server_options)), operations(server_parts.io, server_parts.catalogue), contexts(server_parts.pool), a_build_is_over(server_parts.io, asio::steady_timer::time_point::max()),
       collector({server_parts.io, server_parts.catalogue, server_parts.edge, server_parts.layers, server_parts.pool, server_parts.imports,
                  server_parts.exchange}) {}
 

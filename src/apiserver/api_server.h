@@ -14,6 +14,7 @@
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 
+#include "apiserver/build_contexts.h"
 #include "apiserver/catalogue.h"
 #include "apiserver/collector.h"
 #include "apiserver/edge_gateway.h"
@@ -47,6 +48,8 @@ struct ServerOptions {
   image::GarbagePolicy garbage;  // unless a call says otherwise
   std::string store_stats;  // file of dsec-stored's numbers; "" = there is none
   std::vector<image::ResidueRule> residue;  // of the operator, for every pack
+  std::uint64_t build_cache_bytes = 20ULL << 30;
+  std::chrono::seconds build_cache_age = std::chrono::hours(24 * 7);  // since the last use
 };
 
 class ApiServer;
@@ -85,15 +88,25 @@ class ApiServer {
     operations.give_up();
   }
 
+  // Ends what is left of builds that the last life of the server did not finish; from
+  // then on, now and then, forgets contexts and cached steps. Does not return.
+  asio::awaitable<void> keep_builds(Duration interval);
+  // After begin_stop(): until no build is under way any more, or `by` has come.
+  asio::awaitable<void> builds_over(Instant by);
+
   ServerParts parts;
   const ServerOptions options;
   Operations operations;
+  BuildContexts contexts;
+  std::size_t builds = 0;              // under way
+  asio::steady_timer a_build_is_over;  // cancelled by each end
   Collector collector;
   std::map<int, std::uint64_t> answers_by_class;  // 2, 4, 5
   bool stopping = false;
 
  private:
   asio::awaitable<Result<void>> dispatch(net::Exchange& exchange);
+  asio::awaitable<void> end_cut_off_builds();
 };
 
 // Names in a body or query that the call does not know are refused.

@@ -52,6 +52,8 @@ Result<void> Catalogue::load() {
   DSEC_ASSIGN(std::vector<store::Pin> pins, store_.pins());
   for (store::Pin& pin : pins) pins_[{pin.project, pin.digest}] = std::move(pin);
   DSEC_ASSIGN(unused_layers_, store_.unused_layers());
+  DSEC_ASSIGN(std::vector<store::Checkpoint> checkpoints, store_.checkpoints());
+  for (store::Checkpoint& checkpoint : checkpoints) checkpoints_[checkpoint.id] = std::move(checkpoint);
   DSEC_ASSIGN(earlier_operations_, store_.operations());
   for (store::OperationRecord& operation : earlier_operations_) {
     if (!operation.running) continue;
@@ -205,6 +207,51 @@ std::vector<store::Pin> Catalogue::pins() const {
   std::vector<store::Pin> out;
   for (const auto& [key, pin] : pins_) out.push_back(pin);
   return out;
+}
+
+namespace {
+bool there(const store::Checkpoint& checkpoint, std::int64_t now_ms) { return checkpoint.expires_at_ms == 0 || checkpoint.expires_at_ms > now_ms; }
+}  // namespace
+
+std::vector<store::Checkpoint> Catalogue::all_checkpoints() const {
+  std::vector<store::Checkpoint> out;
+  for (const auto& [id, checkpoint] : checkpoints_) out.push_back(checkpoint);
+  return out;
+}
+
+std::vector<store::Checkpoint> Catalogue::checkpoints(const std::string& project) const {
+  std::vector<store::Checkpoint> out;
+  for (const auto& [id, checkpoint] : checkpoints_)
+    if (checkpoint.project == project && there(checkpoint, now_ms())) out.push_back(checkpoint);
+  std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return std::tie(a.created_at_ms, a.id) < std::tie(b.created_at_ms, b.id); });
+  return out;
+}
+
+Result<store::Checkpoint> Catalogue::find_checkpoint(const std::string& project, const std::string& ref) const {
+  if (const auto found = checkpoints_.find(ref); found != checkpoints_.end() && found->second.project == project && there(found->second, now_ms()))
+    return found->second;
+  for (const auto& [id, checkpoint] : checkpoints_)
+    if (!ref.empty() && checkpoint.project == project && checkpoint.name == ref && there(checkpoint, now_ms())) return checkpoint;
+  return Error(ErrorCode::kNotFound, "there is no checkpoint or snapshot \"" + ref.substr(0, 64) + "\"");
+}
+
+std::string Catalogue::new_checkpoint_id() { return "ckpt_" + to_base32(random_.bytes(10)); }
+
+asio::awaitable<Result<void>> Catalogue::put_checkpoint(store::Checkpoint checkpoint) {
+  const auto taken = [&] { return !checkpoint.name.empty() && find_checkpoint(checkpoint.project, checkpoint.name).ok(); };
+  if (taken()) co_return Error(ErrorCode::kConflict, "name: \"" + checkpoint.name + "\" is taken by another snapshot");
+  // In memory first: nobody else gets the name meanwhile.
+  const std::string id = checkpoint.id;
+  checkpoints_[id] = checkpoint;
+  Result<void> stored = co_await net::on_pool(pool_, [this, checkpoint] { return store_.put_checkpoint(checkpoint); });
+  if (!stored.ok()) checkpoints_.erase(id);
+  co_return stored;
+}
+
+asio::awaitable<Result<void>> Catalogue::remove_checkpoints(std::vector<std::string> ids) {
+  DSEC_CO_TRY(co_await net::on_pool(pool_, [this, ids] { return store_.remove_checkpoints(ids); }));
+  for (const std::string& id : ids) checkpoints_.erase(id);
+  co_return Result<void>();
 }
 
 asio::awaitable<Result<void>> Catalogue::put_pin(store::Pin pin) {

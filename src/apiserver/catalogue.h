@@ -66,6 +66,15 @@ class Catalogue {
   asio::awaitable<Result<void>> put_pin(store::Pin pin);
   // kNotFound when the project has none.
   asio::awaitable<Result<void>> remove_pin(std::string project, std::string digest);
+  // Those of a project that are there and have not expired, oldest first.
+  std::vector<store::Checkpoint> checkpoints(const std::string& project) const;
+  // By id, or by name where a snapshot has it. kNotFound also for one that has expired.
+  Result<store::Checkpoint> find_checkpoint(const std::string& project, const std::string& ref) const;
+  std::vector<store::Checkpoint> all_checkpoints() const;
+  // kConflict for a name that another one has.
+  asio::awaitable<Result<void>> put_checkpoint(store::Checkpoint checkpoint);
+  asio::awaitable<Result<void>> remove_checkpoints(std::vector<std::string> ids);
+  std::string new_checkpoint_id();
   // What garbage collection found at its last look.
   const std::vector<store::UnusedLayer>& unused_layers() const { return unused_layers_; }
   asio::awaitable<Result<void>> replace_unused_layers(std::vector<store::UnusedLayer> layers);
@@ -95,6 +104,7 @@ class Catalogue {
   std::map<RefKey, store::Ref> refs_;
   std::map<std::pair<std::string, std::string>, store::Pin> pins_;  // by project and digest
   std::vector<store::UnusedLayer> unused_layers_;
+  std::map<std::string, store::Checkpoint> checkpoints_;  // by id
   std::map<std::string, model::ServiceDefinition> services_;
   std::vector<store::OperationRecord> earlier_operations_;
 };

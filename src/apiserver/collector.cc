@@ -73,6 +73,9 @@ Collector::Holders Collector::holders() const {
   const std::int64_t now = parts_.catalogue.now_ms();
   for (const store::Pin& pin : parts_.catalogue.pins())
     if (pin.expires_at_ms == 0 || pin.expires_at_ms > now) out[pin.digest].push_back("pin of " + pin.project + (pin.reason.empty() ? "" : ": " + pin.reason));
+  for (const store::Checkpoint& checkpoint : parts_.catalogue.all_checkpoints())
+    if (checkpoint.expires_at_ms == 0 || checkpoint.expires_at_ms > now)
+      for (const std::string& digest : checkpoint.layers) out[digest].push_back((checkpoint.name.empty() ? "checkpoint " + checkpoint.id : "snapshot " + checkpoint.name) + " of " + checkpoint.project);
   for (const auto& [digest, sandboxes] : parts_.edge.layer_users())
     for (const std::string& id : sandboxes) out[digest].push_back("sandbox " + id);
   return out;
@@ -93,9 +96,19 @@ asio::awaitable<Result<json::object>> Collector::collect(image::GarbagePolicy po
   co_return done;
 }
 
+asio::awaitable<Result<void>> Collector::remove_expired_checkpoints() {
+  std::vector<std::string> ids;
+  const std::int64_t now = parts_.catalogue.now_ms();
+  for (const store::Checkpoint& checkpoint : parts_.catalogue.all_checkpoints())
+    if (checkpoint.expires_at_ms != 0 && checkpoint.expires_at_ms <= now) ids.push_back(checkpoint.id);
+  if (ids.empty()) co_return Result<void>();
+  co_return co_await parts_.catalogue.remove_checkpoints(std::move(ids));
+}
+
 asio::awaitable<Result<json::object>> Collector::look(image::GarbagePolicy policy, bool dry_run) {
   std::map<std::string, image::Disuse> before;
   for (const store::UnusedLayer& layer : parts_.catalogue.unused_layers()) before[layer.digest] = {layer.since_ms, layer.condemned_ms};
+  if (!dry_run) DSEC_CO_TRY(co_await remove_expired_checkpoints());
   const Holders all = holders();
   const std::int64_t now = parts_.catalogue.now_ms();
   std::vector<store::UnusedLayer> remembered;
@@ -179,13 +192,15 @@ asio::awaitable<Result<json::object>> Collector::look_into_store(origin::Collect
   for (const origin::CollectedObject& object : done.objects)
     if (objects.size() < kObjectsTold) objects.push_back(object_of(object));
   for (const std::string& node : done.nodes) nodes.emplace_back(node);
-  co_return json::object{{"dry_run", options.dry_run},
-                         {"objects", std::move(objects)},
-                         {"not_live", done.objects.size()},
-                         {"live", done.live},
-                         {"nodes", std::move(nodes)},
-                         {"expired_leases", done.expired_leases},
-                         {"freed_bytes", done.freed_bytes}};
+  json::object out{{"dry_run", options.dry_run},
+                   {"objects", std::move(objects)},
+                   {"not_live", done.objects.size()},
+                   {"live", done.live},
+                   {"nodes", std::move(nodes)},
+                   {"expired_leases", done.expired_leases},
+                   {"freed_bytes", done.freed_bytes}};
+  if (done.leftovers) out["leftovers"] = json::object{{"found", done.leftovers->found}, {"removed", done.leftovers->removed}, {"bytes", done.leftovers->bytes}};
+  co_return out;
 }
 
 asio::awaitable<void> Collector::run(std::optional<image::GarbagePolicy> policy, Duration interval) {

@@ -47,6 +47,7 @@ class Collector {
   using Holders = std::map<std::string, std::vector<std::string>>;  // by digest: who, for people
   Holders holders() const;
   std::vector<std::string> holders_of(const std::string& digest, const Holders& all, const image::GarbagePolicy& policy) const;
+  asio::awaitable<Result<void>> remove_expired_checkpoints();
   asio::awaitable<Result<void>> renew_lease();
   asio::awaitable<Result<boost::json::object>> look_into_store(origin::CollectionOptions options);
   // A run of this node that was cut off has left marks that others wait for.

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,68 @@ struct PackCommand {
   std::string ref;
   image::PackOptions options;  // what the edge does not know itself; on_progress is called on any thread
   std::shared_ptr<std::atomic<bool>> cancelled;
+  std::string event = "packed";  // what the sandbox's story calls it
+  std::optional<std::uint64_t> fence;  // of the caller's lease
+};
+
+struct RollbackCommand {
+  model::Principal principal;
+  std::string ref;
+  std::string checkpoint;               // its id, for the story
+  std::vector<std::string> layers;      // that the sandbox is made of afterwards, lowest first
+  std::optional<std::uint64_t> fence;  // of the caller's lease
+};
+
+// For builds: a command and a file in a sandbox of the caller's.
+struct CommandOrder {
+  model::Principal principal;
+  std::string sandbox;
+  std::vector<std::string> argv;
+  std::map<std::string, std::string> env;
+  std::function<void(std::string_view bytes)> on_output;  // both streams
+  std::int64_t timeout_ms = 0;  // 0 = none
+};
+struct CommandEnd {
+  int exit_code = 0;
+  std::string why;  // when it did not exit by itself
+  bool infra = false;
+};
+struct FileOrder {
+  model::Principal principal;
+  std::string sandbox;
+  std::string path;
+  std::string bytes;
+  std::string user;
+  std::uint32_t mode = 0;
+};
+
+// One call for all that a selector names.
+struct BulkCommand {
+  enum class Verb { kPause, kResume, kStop };
+  model::Principal principal;
+  Verb verb = Verb::kPause;
+  std::string selector;  // "" = every one of the project
+  std::string reason = "user";
+  model::Wake wake = model::Wake::kAny;
+  std::optional<std::uint64_t> fence;
+  Duration within = std::chrono::seconds(30);
+};
+
+struct BulkResult {
+  std::string id;
+  std::string name;
+  model::SandboxState state = model::SandboxState::kEnded;
+  std::optional<Error> error;
+};
+
+// A bulk pause that stands.
+struct Hold {
+  std::string selector;
+  std::string reason;
+  model::Wake wake = model::Wake::kAny;
+  std::uint64_t fence = 0;
+  std::int64_t at_ms = 0;
+  std::size_t queued = 0;  // sandboxes that it holds back
 };
 
 struct ListQuery {
@@ -49,6 +112,11 @@ class EdgeGateway {
   virtual Result<model::Sandbox> find(const model::Principal& principal, const std::string& ref) const = 0;
   // What a running sandbox has written, as a new layer.
   virtual net::asio::awaitable<Result<model::LayerRecord>> pack(PackCommand command) = 0;
+  // To its end; that of its sandbox ends it.
+  virtual net::asio::awaitable<Result<CommandEnd>> run_command(CommandOrder order) = 0;
+  virtual net::asio::awaitable<Result<void>> write_file(FileOrder order) = 0;
+  // The sandbox's files become those of these layers; its processes end, its id, name and clocks stay.
+  virtual net::asio::awaitable<Result<model::Sandbox>> rollback(RollbackCommand command) = 0;
   struct Page {
     std::vector<model::Sandbox> items;
     std::string next_cursor;
@@ -71,6 +139,10 @@ class EdgeGateway {
     std::vector<std::string> notes;
   };
   virtual net::asio::awaitable<Result<DetectedServices>> detect_services() = 0;
+  // How it went for each; at the deadline as far as it has gone. A pause holds back
+  // who comes later, until the resume with the same selector.
+  virtual net::asio::awaitable<Result<std::vector<BulkResult>>> bulk(BulkCommand command) = 0;
+  virtual std::vector<Hold> holds(const std::string& project) const = 0;
   // Ends a sandbox; one that has ended already is left as it is.
   virtual net::asio::awaitable<Result<model::Sandbox>> end(model::Principal principal, std::string ref) = 0;
   // Whether a sandbox that is not over is made of this layer.

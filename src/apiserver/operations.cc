@@ -13,6 +13,28 @@
 namespace dsec::apiserver {
 namespace {
 constexpr std::size_t kRemembered = 1000;
+constexpr std::size_t kKeptOutput = 1 << 20;
+constexpr std::size_t kLongestPiece = 16 << 10;
+}
+
+void OperationOutput::add(std::size_t step, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const std::string_view part = bytes.substr(0, kLongestPiece);
+    bytes.remove_prefix(part.size());
+    pieces_.push_back({end_, step, std::string(part)});
+    end_ += part.size();
+    kept_bytes_ += part.size();
+  }
+  while (kept_bytes_ > kKeptOutput) {
+    kept_bytes_ -= pieces_.front().bytes.size();
+    pieces_.pop_front();
+  }
+}
+
+std::vector<OperationOutput::Piece> OperationOutput::from(std::uint64_t offset) const {
+  std::vector<Piece> out;
+  for (auto at = pieces_.rbegin(); at != pieces_.rend() && at->offset >= offset; ++at) out.push_back(*at);
+  return {out.rbegin(), out.rend()};
 }
 
 std::string_view Operation::state() const {
@@ -49,12 +71,14 @@ void Operations::take_up(const store::OperationRecord& earlier) {
   const boost::json::value value = boost::json::parse(earlier.record, failed);
   const boost::json::object* stored = value.if_object();
   const auto operation = add(earlier.id, earlier.project, failed ? "" : text_at(value, "kind"), earlier.created_at_ms);
+  if (const boost::json::value* build = stored != nullptr ? stored->if_contains("build") : nullptr; build != nullptr && build->is_object()) operation->build = build->get_object();
   if (const boost::json::value* result = stored != nullptr ? stored->if_contains("result") : nullptr) {
     operation->result = *result;
   } else if (const boost::json::value* error = stored != nullptr ? stored->if_contains("error") : nullptr) {
     operation->error = Error(code_named(text_at(*error, "code")), text_at(*error, "message"));
   } else {
     operation->error = Error(ErrorCode::kUnavailable, "the server was restarted while this ran; nothing of it was kept, start it again");
+    cut_off_.push_back(operation->id);
   }
   remember_end(operation->id);
 }
@@ -83,6 +107,15 @@ Result<std::shared_ptr<Operation>> Operations::find(const std::string& project, 
   const auto found = operations_.find(id);
   if (found == operations_.end() || found->second->project != project) return Error(ErrorCode::kNotFound, "no operation " + id);
   return found->second;
+}
+
+std::vector<Operations::CutOff> Operations::cut_off(std::string_view kind) const {
+  std::vector<CutOff> out;
+  for (const std::string& id : cut_off_) {
+    const auto found = operations_.find(id);
+    if (found != operations_.end() && found->second->kind == kind) out.push_back({id, found->second->project});
+  }
+  return out;
 }
 
 void Operations::give_up() {
@@ -136,6 +169,7 @@ boost::json::value to_json(const Operation& operation) {
     out["progress"].get_object()["layer"] = operation.progress.layer;
     out["progress"].get_object()["layers"] = operation.progress.layers;
   }
+  if (!operation.build.empty()) out["build"] = operation.build;
   if (operation.result) out["result"] = *operation.result;
   if (operation.error) {
     const ErrorTraits& of = traits(operation.error->code());

@@ -7,6 +7,7 @@
 
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <boost/json/object.hpp>
 #include <boost/json/value.hpp>
 #include <atomic>
 #include <deque>
@@ -14,6 +15,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "apiserver/catalogue.h"
 #include "base/clock.h"
@@ -31,6 +34,25 @@ struct OperationProgress {
   std::uint64_t layers = 0;
 };
 
+// What the commands of a build print, by offset; the last MiB is kept.
+class OperationOutput {
+ public:
+  struct Piece {
+    std::uint64_t offset = 0;
+    std::size_t step = 0;
+    std::string bytes;
+  };
+  void add(std::size_t step, std::string_view bytes);
+  // The pieces at and behind `offset`; what is older than all that is kept is gone.
+  std::vector<Piece> from(std::uint64_t offset) const;
+  std::uint64_t end() const { return end_; }
+
+ private:
+  std::deque<Piece> pieces_;
+  std::uint64_t end_ = 0;
+  std::size_t kept_bytes_ = 0;
+};
+
 // Touched on the event loop only, but for `cancelled`.
 struct Operation {
   std::string id;
@@ -38,6 +60,8 @@ struct Operation {
   std::string kind;  // "import"
   std::int64_t created_at_ms = 0;
   OperationProgress progress;
+  boost::json::object build;  // of kind "build": its steps
+  OperationOutput output;     // of it
   std::optional<boost::json::value> result;
   std::optional<Error> error;
   std::atomic<bool> cancelled{false};
@@ -55,6 +79,12 @@ class Operations {
   // kNotFound for another project's too.
   Result<std::shared_ptr<Operation>> find(const std::string& project, const std::string& id) const;
   void touch(Operation& operation) { operation.changed->cancel(); }
+  // Those of this kind that the last life of the server left behind.
+  struct CutOff {
+    std::string id;
+    std::string project;
+  };
+  std::vector<CutOff> cut_off(std::string_view kind) const;
   // The server stops: their work is given up, and whoever waits for one looks again.
   // Their records stay as they are; the next start says that they were interrupted.
   void give_up();
@@ -70,6 +100,7 @@ class Operations {
   asio::io_context& io_;
   Catalogue& catalogue_;
   std::map<std::string, std::shared_ptr<Operation>> operations_;
+  std::vector<std::string> cut_off_;  // ids
   std::deque<std::string> finished_;  // oldest first; the last 1,000 are remembered
 };
 

@@ -16,8 +16,19 @@ const std::vector<Route>& routes() {
 
       {"POST", "/v1/sandboxes", kRuntime, create_sandbox},
       {"GET", "/v1/sandboxes", kViewer, list_sandboxes},
+      {"POST", "/v1/sandboxes:pause", kRuntime, pause_sandboxes},
+      {"POST", "/v1/sandboxes:resume", kRuntime, resume_sandboxes},
       {"POST", "/v1/sandboxes:stop", kRuntime, stop_sandboxes},
+      {"GET", "/v1/sandboxes:holds", kViewer, list_holds},
       {"POST", "/v1/sandboxes/{ref}/pack", kBuilder, pack_sandbox},
+      {"POST", "/v1/sandboxes/{ref}/checkpoints", kRuntime, checkpoint_sandbox},
+      {"GET", "/v1/sandboxes/{ref}/checkpoints", kViewer, list_sandbox_checkpoints},
+      {"POST", "/v1/sandboxes/{ref}/snapshot", kRuntime, snapshot_sandbox},
+      {"POST", "/v1/sandboxes/{ref}/rollback", kRuntime, rollback_sandbox},
+      {"POST", "/v1/sandboxes/{ref}/fork", kRuntime, fork_sandbox},
+      {"GET", "/v1/snapshots", kViewer, list_snapshots},
+      {"GET", "/v1/snapshots/{ref}", kViewer, get_snapshot},
+      {"DELETE", "/v1/snapshots/{ref}", kRuntime, delete_snapshot},
       {"*", "/v1/sandboxes/{ref}/{rest...}", kViewer, serve_sandbox},
 
       {"POST", "/v1/images", kBuilder, import_image},
@@ -30,6 +41,7 @@ const std::vector<Route>& routes() {
       {"DELETE", "/v1/layers/{ref}", kBuilder, delete_layer},
       {"POST", "/v1/layers/{ref}/verify", kRuntime, verify_layer},
       {"POST", "/v1/layers/{ref}/sync", kBuilder, sync_layer},
+      {"POST", "/v1/layers/{ref}/optimize", kBuilder, optimize_layer},
       {"POST", "/v1/layers/{ref}/fetch", kOperator, fetch_layer},
       {"POST", "/v1/layers/{ref}/promote", kBuilder, promote_layer},
       {"GET", "/v1/layers/{ref}/files", kViewer, list_layer_files},
@@ -40,6 +52,9 @@ const std::vector<Route>& routes() {
       {"POST", "/v1/layers:gc", kOperator, collect_layers},
       {"GET", "/v1/pins", kViewer, list_pins},
       {"GET", "/v1/refs", kViewer, list_refs},
+
+      {"POST", "/v1/builds", kBuilder, build_image},
+      {"POST", "/v1/builds/contexts", kBuilder, upload_context},
 
       {"GET", "/v1/operations/{id}", kViewer, get_operation},
       {"GET", "/v1/operations/{id}/events", kViewer, stream_operation},

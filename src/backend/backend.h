@@ -4,6 +4,7 @@
 // loop, unless its comment says otherwise.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -76,6 +77,13 @@ struct Usage {
   std::uint64_t stalled_usec = 0;  // pressure (PSI, full) that its own limits do not explain
 };
 
+// Memory of a payload before and after a part of it was given back.
+struct Reclaimed {
+  std::uint64_t before_bytes = 0;  // page cache included
+  std::uint64_t after_bytes = 0;
+  std::uint64_t swapped_bytes = 0;  // now in swap; 0 where the node has none
+};
+
 // What the host knows about an ended instance; nothing in it comes from inside.
 struct EndEvidence {
   bool ended = false;
@@ -111,7 +119,7 @@ struct LoopbackListener {
 };
 
 // One running sandbox, owned by exactly one edge. Calls come one at a time,
-// except pidfd(), usage() and open_operation(), which may run beside them. The
+// except pidfd(), usage(), reclaim() and open_operation(), which may run beside them. The
 // destructor only lets go: the sandbox runs on and can be adopted.
 class Instance {
  public:
@@ -139,6 +147,12 @@ class Instance {
   // Frozen time is told by frozen_usec(). thaw() is idempotent.
   virtual Result<void> freeze(Deadline deadline) = 0;
   virtual Result<void> thaw(Deadline deadline) = 0;
+  // Gives back as much of a frozen payload's memory as can be had: page cache, and
+  // what swap takes. Ends early when `cancelled` becomes true, as when the payload is
+  // wanted again; what was given back comes back as it is touched. Runs beside thaw().
+  virtual Result<Reclaimed> reclaim(const std::atomic<bool>& cancelled, Deadline deadline) = 0;
+  // Begins to bring back what reclaim() moved to swap. A hint.
+  virtual void prefetch() = 0;
   // `upper` as it was lent to launch(). What is read is one state while the payload
   // is frozen; the tree can be read after the end too, until it is closed.
   virtual Result<WrittenTree> open_written(const WritableLayer& upper) = 0;

@@ -30,6 +30,7 @@ class CommandLine {
     add_server_programs();
     add_store();
     add_sandboxes();
+    add_checkpoints();
     add_commands();
     add_files();
     add_images();
@@ -73,6 +74,7 @@ class CommandLine {
   void add_spec(CLI::App* sub, SpecOptions& o) {
     sub->add_option("--image", o.image, "Image to start from, as `dsec image ls` lists them");
     sub->add_option("--base", o.base, "Base layer, in place of --image");
+    sub->add_option("--snapshot", o.snapshot, "Snapshot's name or checkpoint's id, in place of --image and layers");
     sub->add_option("--workspace", o.workspace, "Workspace layer");
     sub->add_option("--toolkit", o.toolkits, "Toolkit layer; can be given again")->expected(1)->take_all()->allow_extra_args(false);
     sub->add_option("--diff", o.diffs, "Layer packed from a sandbox, above the others; can be given again")->expected(1)->take_all()->allow_extra_args(false);
@@ -84,6 +86,7 @@ class CommandLine {
     sub->add_option("--max-processes", o.max_processes, "Limit of processes and threads");
     sub->add_option("--idle", o.idle, "Ends after this time without a request (15m)");
     sub->add_option("--max-lifetime", o.max_lifetime, "Ends after this time, whatever it does (2h)");
+    sub->add_option("--on-timeout", o.on_timeout, "What the end of these times does: stop or pause");
     sub->add_option("--network", o.network, "none or proxy")->check(CLI::IsMember({"none", "proxy", "device"}));
     sub->add_option("--service", o.services, "Service that may be reached, as `dsec service ls` lists them; implies --network proxy")->allow_extra_args(false);
     sub->add_option("--allow", o.allow, "HOST[:PORT] or CIDR that may be reached; implies --network proxy")->allow_extra_args(false);
@@ -107,6 +110,7 @@ class CommandLine {
   void add_server_programs();
   void add_store();
   void add_sandboxes();
+  void add_checkpoints();
   void add_commands();
   void add_files();
   void add_images();
@@ -125,11 +129,15 @@ class CommandLine {
   ListOptions ps_;
   ListingOptions listing_;
   LayerVerifyOptions layer_verify_;
+  LayerOptimizeOptions layer_optimize_;
   CollectOptions collect_;
   ImportVerbOptions import_;
   PackVerbOptions pack_;
+  BuildVerbOptions build_;
   ServiceAddOptions service_;
   std::vector<std::string> refs_;
+  std::int64_t count_ = 0;
+  PauseVerbOptions pause_;
   std::string ref_, exec_id_, text_, second_, user_, owner_, signal_ = "TERM", wait_, selector_;
   bool json_ = false, follow_ = false, recursive_ = false, parents_ = false, interactive_ = false, dry_run_ = false;
 };
@@ -146,7 +154,7 @@ void CommandLine::add_store() {
   CLI::App* probe = verb("probe", "Try a store for what layers need: holds, noted (we do without) or refused", [this](Context&) {
     return store_probe_verb(ref_, second_, listing_);
   }, parent);
-  probe->add_option("store", ref_, "A directory, or s3://BUCKET?endpoint=URL&credentials=FILE")->required();
+  probe->add_option("store", ref_, "A directory, or s3://BUCKET?endpoint=URL&credentials=FILE&ca=FILE")->required();
   probe->add_option("--second", second_, "Another mount of the same directory: tells when a new name is seen there");
   add_listing(probe, listing_);
 }
@@ -170,6 +178,21 @@ void CommandLine::add_sandboxes() {
   inspect->add_option("sandbox", refs_, "Id, unique id prefix or name")->required();
   inspect->add_option("--format", text_, "As '{id} {state}'");
 
+  CLI::App* build = verb("build", "Build an image from a Dockerfile; its commands run in sandboxes", [this](Context& c) { return build_verb(c, build_); });
+  build->add_option("context", build_.context, "Directory whose files the Dockerfile copies")->required()->check(CLI::ExistingDirectory);
+  build->add_option("-t,--tag", build_.name, "NAME:TAG of the image")->required();
+  build->add_option("-f,--file", build_.file, "The Dockerfile (CONTEXT/Dockerfile); - is standard input");
+  build->add_option("--build-arg", build_.args, "NAME=VALUE of an ARG; can be given again")->allow_extra_args(false);
+  build->add_option("--target", build_.target, "Stage to build instead of the last one");
+  build->add_option("--secret", build_.secrets, "id=NAME,src=FILE for RUN --mount=type=secret; can be given again")->allow_extra_args(false);
+  build->add_option("--network-service", build_.services, "Service that RUN may reach (dsec service ls); can be given again")->allow_extra_args(false);
+  build->add_flag("--no-cache", build_.no_cache, "Run every step again");
+  build->add_option("--profile", build_.profile, "plain or lz4 (lz4)")->check(CLI::IsMember({"plain", "lz4"}));
+  build->add_option("--memory-mb", build_.memory_mb, "Memory of a step's sandbox");
+  build->add_option("--disk-mb", build_.disk_mb, "Disk of a step's sandbox");
+  build->add_option("--timeout", build_.timeout_seconds, "Seconds that one step may take (3600)");
+  build->add_flag("-q,--quiet", build_.quiet, "Print the digest only");
+  build->add_flag("--json", build_.json, "The whole operation, with every step");
   CLI::App* pack = verb("pack", "Make a layer of what a sandbox has written; it stands still while that is read", [this](Context& c) { return pack_verb(c, ref_, pack_); });
   pack->add_option("sandbox", ref_)->required();
   pack->add_option("name", pack_.name, "NAME:TAG of the layer, in quarantine until it is promoted")->required();
@@ -201,13 +224,45 @@ void CommandLine::add_sandboxes() {
   }
   for (const char* action : {"pause", "resume"}) {
     CLI::App* sub = verb(action, std::string(action) == "pause" ? "Freeze sandboxes" : "Thaw sandboxes",
-                         [this, action](Context& c) { return state_verb(c, refs_, action); });
-    sub->add_option("sandbox", refs_)->required();
+                         [this, action](Context& c) { return pause_verb(c, refs_, action, pause_); });
+    sub->add_option("sandbox", refs_);
+    sub->add_option("-s,--selector", pause_.selector, "All with these labels, and those that come later");
+    sub->add_flag("--all", pause_.all, "All of the project");
+    sub->add_option("--fence", pause_.fence, "The number of your lease");
+    if (std::string(action) == "resume") continue;
+    sub->add_option("--wake", pause_.wake, "any, or holder: only who has this fence or a higher one resumes it");
+    sub->add_option("--reason", pause_.reason, "For who looks at it");
   }
   CLI::App* events = verb("events", "What has happened to a sandbox; without one, what happens from now on", [this](Context& c) { return events_verb(c, ref_, follow_, json_); });
   events->add_option("sandbox", ref_, "Only of this one");
   events->add_flag("-f,--follow", follow_, "Go on as it happens");
   events->add_flag("--json", json_, "A JSON object a line");
+}
+
+void CommandLine::add_checkpoints() {
+  CLI::App* checkpoint = verb("checkpoint", "Keep what a sandbox's files are now, to go back to; it runs on", [this](Context& c) { return checkpoint_verb(c, ref_, text_, json_); });
+  CLI::App* snapshot = verb("snapshot", "Keep what a sandbox's files are now, under a name that others can be made of", [this](Context& c) {
+    return snapshot_verb(c, ref_, second_, text_, json_);
+  });
+  snapshot->add_option("sandbox", ref_)->required();
+  snapshot->add_option("name", second_, "What it is called")->required();
+  checkpoint->add_option("sandbox", ref_)->required();
+  checkpoint->add_option("--expires", text_, "Removed after this time, as 2h (24h); 0s: never");
+  snapshot->add_option("--expires", text_, "Removed after this time, as 7d (never)");
+  CLI::App* rollback = verb("rollback", "Take a sandbox's files back to a checkpoint; its processes end", [this](Context& c) { return rollback_verb(c, ref_, second_); });
+  rollback->add_option("sandbox", ref_)->required();
+  rollback->add_option("checkpoint", second_, "Id, as `dsec checkpoints ls` lists them, or a snapshot's name")->required();
+  CLI::App* fork = verb("fork", "Make sandboxes that begin with the files of this one", [this](Context& c) { return fork_verb(c, ref_, count_, refs_, json_); });
+  fork->add_option("sandbox", ref_)->required();
+  fork->add_option("-n,--count", count_, "How many (1)");
+  fork->add_option("--name", refs_, "Of a child; given as often as there are children")->allow_extra_args(false);
+  for (CLI::App* sub : {checkpoint, snapshot, fork}) sub->add_flag("--json", json_, "The whole answer");
+  CLI::App* all = family("checkpoints", "Checkpoints and snapshots of the project");
+  CLI::App* ls = verb("ls", "List them, oldest first", [this](Context& c) { return checkpoints_verb(c, ref_, listing_); }, all);
+  ls->add_option("sandbox", ref_, "Of this one only");
+  add_listing(ls, listing_);
+  CLI::App* rm = verb("rm", "Remove them; what was made of them runs on", [this](Context& c) { return checkpoints_rm_verb(c, refs_); }, all);
+  rm->add_option("checkpoint", refs_, "Ids or snapshots' names")->required();
 }
 
 void CommandLine::add_commands() {
@@ -361,6 +416,13 @@ void CommandLine::add_layer_contents(CLI::App* parent) {
   promote->add_option("ref", ref_, "Its name")->required();
   promote->add_option("--as", pack_.name, "NAME:TAG that it has from now on");
   promote->add_option("--kind", pack_.kind, "Of layers of this kind only");
+  CLI::App* optimize = verb("optimize", "Rewrite one so that what is read first lies first: fewer bytes come from the store",
+                            [this](Context& c) { return layer_optimize_verb(c, ref_, layer_optimize_); }, parent);
+  optimize->add_option("ref", ref_, "Name or digest")->required();
+  optimize->add_option("--trace", layer_optimize_.trace, "File of an access trace (default: those that the shared store has of it)");
+  optimize->add_option("--as", layer_optimize_.name, "NAME:TAG of the result (default: the same name, which then leads there)");
+  optimize->add_option("--kind", layer_optimize_.kind, "Of layers of this kind only");
+  optimize->add_flag("--json", layer_optimize_.json, "The new layer, as JSON");
   CLI::App* fetch = verb("fetch", "Take one from the shared store and name it (operators)",
                          [this](Context& c) { return layer_fetch_verb(c, ref_, second_); }, parent);
   fetch->add_option("digest", ref_, "Digest of the layer")->required();

@@ -33,6 +33,7 @@ class Context {
 
   // The connection, made on first use.
   Result<net::BlockingClient*> client();
+  const GlobalOptions& options() const { return options_; }
   const Endpoint& endpoint() const { return endpoint_; }
 
   // One call with JSON both ways; an empty answer is null. The error of an

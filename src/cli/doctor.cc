@@ -1,8 +1,12 @@
 // doctor: what this host can do, what is missing, how to mend it.
 #include <unistd.h>
 
+#include <cstdlib>
+#include <optional>
+
 #include "cli/host_checks.h"
 #include "cli/terminal.h"
+#include "cli/units_text.h"
 #include "cli/verbs.h"
 
 namespace dsec::cli {
@@ -25,11 +29,35 @@ HostCheck check_server(Context& context) {
   return {"server", CheckOutcome::kWarning, "not reachable", answer.error().message()};
 }
 
+// Of "# TYPE name gauge\nname 12\n…"; 0 for what is not there.
+std::uint64_t gauge(const std::string& text, const std::string& name) {
+  const std::size_t at = text.find("\n" + name + " ");
+  return at == std::string::npos ? 0 : std::strtoull(text.c_str() + at + name.size() + 2, nullptr, 10);
+}
+
+// What the server's node reads on demand, and whether reading ahead helps it.
+std::optional<HostCheck> check_on_demand(Context& context) {
+  const auto answer = context.raw({.target = "/metrics"});
+  if (!answer.ok()) return std::nullopt;
+  const std::uint64_t touched = gauge(answer->body, "dsec_store_touched_bytes");
+  if (touched == 0) return std::nullopt;
+  const std::uint64_t fetched = gauge(answer->body, "dsec_store_fetched_bytes");
+  const std::uint64_t ahead = gauge(answer->body, "dsec_store_prefetched_bytes");
+  const std::uint64_t useful = gauge(answer->body, "dsec_store_useful_bytes");
+  std::string found = bytes_text(fetched) + " fetched for " + bytes_text(touched) + " that were read";
+  if (ahead == 0) return HostCheck{"layers on demand", CheckOutcome::kGood, found + ", nothing ahead of readers", ""};
+  found += "; " + bytes_text(ahead) + " of it ahead of readers, who came for " + std::to_string(useful * 100 / ahead) + " %";
+  const bool helps = useful >= ahead / 2;
+  return HostCheck{"layers on demand", helps ? CheckOutcome::kGood : CheckOutcome::kWarning, found,
+                   helps ? "" : "`dsec layer inspect` says of which layers; remove the access traces of those from the store, or record them anew"};
+}
+
 }  // namespace
 
 int doctor_verb(Context& context, bool json_output) {
   std::vector<HostCheck> checks = check_host();
   checks.push_back(check_server(context));
+  if (std::optional<HostCheck> on_demand = check_on_demand(context)) checks.push_back(*std::move(on_demand));
   bool bad = false;
   for (const HostCheck& check : checks) bad = bad || check.outcome == CheckOutcome::kBad;
   if (json_output) {

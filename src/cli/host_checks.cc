@@ -20,6 +20,7 @@
 #include "cli/units_text.h"
 #include "sys/cgroup.h"
 #include "sys/file.h"
+#include "sys/swap.h"
 
 namespace dsec::cli {
 namespace {
@@ -185,6 +186,17 @@ HostCheck check_memory() {
   return {"memory", CheckOutcome::kWarning, found, "less than 1 GiB is left"};
 }
 
+HostCheck check_swap() {
+  std::uint64_t bytes = 0, used = 0;
+  for (const sys::SwapArea& area : sys::swap_areas()) {
+    bytes += area.bytes;
+    used += area.used_bytes;
+  }
+  if (bytes > 0) return {"swap", CheckOutcome::kGood, bytes_text(bytes) + ", " + bytes_text(used) + " in use", ""};
+  return {"swap", CheckOutcome::kWarning, "none: of a paused sandbox only page cache can be given back",
+          "dsec serve --swap-zram-mb N, --swap-file-mb N, or swap of the host"};
+}
+
 HostCheck check_disk() {
   std::string path = "/var/lib/dsec";
   struct statvfs info {};
@@ -234,6 +246,7 @@ std::vector<HostCheck> check_host() {
       check_files(),
       check_pids(),
       check_memory(),
+      check_swap(),
       check_disk(),
       check_subuids(),
       check_program("mmdebstrap", "mmdebstrap uidmap", "builds debian: images", CheckOutcome::kWarning),

@@ -156,6 +156,7 @@ Result<void> TarWriter::push_children(const Pending& directory) {
 Result<void> TarWriter::add(const Pending& pending, std::string& out) {
   struct stat info {};
   if (::lstat(pending.path.c_str(), &info) != 0) return errno_error(pending.path, errno);
+  if (options_.skip && options_.skip(pending.name)) return S_ISDIR(info.st_mode) && options_.descend ? push_children(pending) : Result<void>();
   TarEntry entry;
   entry.name = options_.prefix + pending.name;
   entry.mode = info.st_mode & 07777;

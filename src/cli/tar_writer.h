@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -48,6 +49,10 @@ class TarWriter {
   struct Options {
     std::optional<Owner> owner;  // in place of each entry's own
     std::string prefix;          // put before every name: "project/"
+    // Of names as they are in the archive, without the prefix: entries left out. What
+    // is below a directory that is left out is asked about all the same if `descend`.
+    std::function<bool(const std::string& name)> skip = {};
+    bool descend = false;
   };
   // `root` is a directory, or one file (then the only entry, under its name).
   static Result<TarWriter> open(const std::string& root, Options options);

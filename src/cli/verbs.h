@@ -2,6 +2,7 @@
 // the options mean stands with the flags in command_line.cc.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,7 +13,7 @@
 namespace dsec::cli {
 
 struct SpecOptions {
-  std::string image, base, workspace, name, user, hostname, backend, priority, network, memory, disk, idle, max_lifetime;
+  std::string image, base, snapshot, workspace, name, user, hostname, backend, priority, network, memory, disk, idle, max_lifetime, on_timeout;
   std::vector<std::string> toolkits, diffs, env, labels, services, allow;
   double cpus = 0;
   std::int64_t max_processes = 0;
@@ -63,8 +64,22 @@ int stop_verb(Context& context, const std::vector<std::string>& refs, const std:
 // As stop, and nothing of them is kept.
 int rm_verb(Context& context, const std::vector<std::string>& refs, const std::string& selector);
 Result<void> forget_sandbox(Context& context, const std::string& ref);
-int state_verb(Context& context, const std::vector<std::string>& refs, const std::string& action);
+struct PauseVerbOptions {
+  std::string selector, wake, reason;
+  std::uint64_t fence = 0;  // 0 = none
+  bool all = false;
+};
+// `action`: "pause" or "resume".
+int pause_verb(Context& context, const std::vector<std::string>& refs, const std::string& action, const PauseVerbOptions& options);
 int events_verb(Context& context, const std::string& ref, bool follow, bool json_output);
+
+// verbs_checkpoint.cc
+int checkpoint_verb(Context& context, const std::string& ref, const std::string& expires, bool json_output);
+int snapshot_verb(Context& context, const std::string& ref, const std::string& name, const std::string& expires, bool json_output);
+int rollback_verb(Context& context, const std::string& ref, const std::string& checkpoint);
+int fork_verb(Context& context, const std::string& ref, std::int64_t count, const std::vector<std::string>& names, bool json_output);
+int checkpoints_verb(Context& context, const std::string& ref, const ListingOptions& listing);
+int checkpoints_rm_verb(Context& context, const std::vector<std::string>& refs);
 
 // verbs_files.cc
 int cp_verb(Context& context, const std::string& from, const std::string& to, const std::string& user, const std::string& owner);
@@ -101,6 +116,12 @@ int layer_sign_verb(Context& context, const std::string& ref, const std::string&
 int layer_sync_verb(Context& context, std::vector<std::string> refs, bool all, const std::string& to);
 int layer_fetch_verb(Context& context, const std::string& digest, const std::string& name);
 
+struct LayerOptimizeOptions {
+  std::string trace, name, kind;  // a file; the new name; "" = the store's, the same
+  bool json = false;
+};
+int layer_optimize_verb(Context& context, const std::string& ref, const LayerOptimizeOptions& options);
+
 // verbs_garbage.cc
 struct CollectOptions {
   bool dry_run = false;
@@ -111,6 +132,25 @@ int layer_gc_verb(Context& context, const CollectOptions& options, const Listing
 int layer_pin_verb(Context& context, const std::string& ref, const std::string& reason, const std::string& duration);
 int layer_unpin_verb(Context& context, const std::string& ref);
 int layer_pins_verb(Context& context, const ListingOptions& options);
+// verbs_build.cc
+struct BuildVerbOptions {
+  std::string context;
+  std::string file;  // "" = Dockerfile of the context, "-" = standard input
+  std::string name;
+  std::vector<std::string> args;
+  std::vector<std::string> secrets;
+  std::vector<std::string> services;
+  std::string target;
+  std::string profile;
+  bool no_cache = false;
+  std::int64_t memory_mb = 0;
+  std::int64_t disk_mb = 0;
+  std::int64_t timeout_seconds = 0;
+  bool quiet = false;
+  bool json = false;
+};
+int build_verb(Context& context, const BuildVerbOptions& options);
+
 // verbs_pack.cc
 struct PackVerbOptions {
   std::string name, kind;

@@ -51,6 +51,14 @@ std::vector<Column> store_columns() {
           {"BYTES", [](const json::object& o) { return bytes_text(static_cast<std::uint64_t>(number_at(o, "bytes"))); }}};
 }
 
+std::string leftovers_text(const json::object& answer, bool dry_run) {
+  const json::value* const told = answer.if_contains("leftovers");
+  if (told == nullptr || !told->is_object()) return "dsec: this store cannot tell which uploads were never ended";
+  const json::object& leftovers = told->get_object();
+  return "dsec: " + std::to_string(number_at(leftovers, "found")) + " uploads are under way or were never ended, " + std::to_string(number_at(leftovers, "removed")) +
+         (dry_run ? " of them would go now" : " of them went");
+}
+
 Result<void> add_seconds(json::object& body, const char* field, const std::string& text) {
   if (text.empty()) return {};
   DSEC_ASSIGN(body[field], parse_seconds(text));
@@ -81,6 +89,7 @@ int layer_gc_verb(Context& context, const CollectOptions& options, const Listing
   if (options.store)
     note("dsec: " + std::to_string(number_at(answer, "live")) + " objects are named by the leases of " +
          std::to_string(answer.at("nodes").as_array().size()) + " nodes, " + std::to_string(number_at(answer, "not_live")) + " by none");
+  if (options.store) note(leftovers_text(answer, options.dry_run));
   note(options.dry_run ? "dsec: a run now would free " + freed : "dsec: " + freed + " freed");
   return kOk;
 }

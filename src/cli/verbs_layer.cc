@@ -1,8 +1,10 @@
-// What is in a layer: ls, cat, diff, verify, sign.
+// What is in a layer, and what is done with it: ls, cat, diff, verify, sign, sync, fetch, optimize.
 #include <unistd.h>
 
+#include "base/encoding.h"
 #include "cli/file_columns.h"
 #include "cli/operation.h"
+#include "cli/units_text.h"
 #include "cli/verbs.h"
 #include "model/builder_key.h"
 #include "sys/file.h"
@@ -11,6 +13,7 @@ namespace dsec::cli {
 namespace {
 
 constexpr std::size_t kKeyLimit = 16 << 10;
+constexpr std::size_t kTraceLimit = 1 << 20 | 64 << 10;
 
 std::string layer_target(const std::string& ref, const std::string& tail) { return "/v1/layers/" + percent_encode(ref) + tail; }
 
@@ -156,6 +159,28 @@ int layer_fetch_verb(Context& context, const std::string& digest, const std::str
   const auto done = run_operation(context, layer_target(digest, "/fetch?name=" + percent_encode(name)), json::object(), "fetch");
   if (!done.ok()) return fail(done.error());
   print(name + "  " + digest + "\n");
+  return kOk;
+}
+
+int layer_optimize_verb(Context& context, const std::string& ref, const LayerOptimizeOptions& options) {
+  json::object body;
+  if (!options.trace.empty()) {
+    const auto trace = sys::read_file(options.trace, kTraceLimit);
+    if (!trace.ok()) return fail(trace.error(), kUsage);
+    body["trace"] = to_base64(*trace);
+  }
+  std::string target = layer_target(ref, "/optimize");
+  if (!options.kind.empty()) target += "?kind=" + percent_encode(options.kind);
+  if (!options.name.empty()) target += (options.kind.empty() ? "?name=" : "&name=") + percent_encode(options.name);
+  const auto done = run_operation(context, target, body, "rewrite");
+  if (!done.ok()) return fail(done.error());
+  const json::object& layer = done->get_object();
+  if (options.json) {
+    print(pretty(*done) + "\n");
+    return kOk;
+  }
+  const auto size = [&](const char* field) { return bytes_text(static_cast<std::uint64_t>(number_at(layer, field))); };
+  print(text_at(layer, "ref") + "  " + text_at(layer, "digest") + "  " + size("hot_bytes") + " first, for " + size("touched_bytes") + " that were read, of " + size("data_bytes") + "\n");
   return kOk;
 }
 

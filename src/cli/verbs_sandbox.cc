@@ -45,6 +45,7 @@ json::object object_of(const std::map<std::string, std::string>& pairs) {
 std::string environment_text(const json::object& item) {
   std::string out = text_at(item, "image");
   if (out.empty()) out = text_at(item, "environment.base");
+  if (out.empty()) out = text_at(item, "snapshot");
   const std::string workspace = text_at(item, "environment.workspace");
   if (!workspace.empty()) out += (out.empty() ? "" : " + ") + workspace;
   for (const char* field : {"environment.toolkits", "environment.diffs"})
@@ -64,6 +65,7 @@ std::string labels_text(const json::object& item) {
 
 std::string state_text(const json::object& item) {
   std::string out = text_at(item, "state");
+  if (const std::int64_t since = time_at(item, "paused_at"); since > 0) out += " " + age_text(now_ms() - since);
   const std::string cause = text_at(item, "cause");
   if (!cause.empty() && cause != "none") out += " (" + cause + (text_at(item, "infra") == "true" ? ", infra" : "") + ")";
   return out;
@@ -87,7 +89,11 @@ Result<json::object> sandbox_spec(const SpecOptions& options) {
   json::object environment;
   json::object resources;
   json::object lifetime;
-  if (options.image.empty() == options.base.empty())
+  if (!options.snapshot.empty()) {
+    if (!options.image.empty() || !options.base.empty() || !options.workspace.empty() || !options.toolkits.empty() || !options.diffs.empty())
+      return invalid_argument("--snapshot excludes --image, --base and layers");
+    spec["snapshot"] = options.snapshot;
+  } else if (options.image.empty() == options.base.empty())
     return invalid_argument(options.image.empty() ? "--image (or --base) is needed: `dsec image ls` shows what is there"
                                                   : "--image and --base exclude one another");
   if (!options.image.empty()) spec["image"] = options.image;
@@ -110,6 +116,7 @@ Result<json::object> sandbox_spec(const SpecOptions& options) {
   if (!options.idle.empty()) {
     DSEC_ASSIGN(lifetime["idle_seconds"], parse_seconds(options.idle).within("--idle"));
   }
+  if (!options.on_timeout.empty()) lifetime["on_timeout"] = options.on_timeout;
   if (!options.max_lifetime.empty()) {
     DSEC_ASSIGN(lifetime["max_seconds"], parse_seconds(options.max_lifetime).within("--max-lifetime"));
   }
@@ -358,15 +365,6 @@ int stop_verb(Context& context, const std::vector<std::string>& refs, const std:
 
 int rm_verb(Context& context, const std::vector<std::string>& refs, const std::string& selector) {
   return for_each_chosen(context, refs, selector, "all", [&](const std::string& ref) { return forget_sandbox(context, ref); });
-}
-
-int state_verb(Context& context, const std::vector<std::string>& refs, const std::string& action) {
-  return for_each_ref(refs, [&](const std::string& ref) -> Result<void> {
-    auto done = context.post(sandbox_target(ref, "/" + action), json::object());
-    if (!done.ok()) return std::move(done).error();
-    print(ref + "\n");
-    return {};
-  });
 }
 
 int events_verb(Context& context, const std::string& ref, bool follow, bool json_output) {

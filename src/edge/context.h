@@ -43,6 +43,8 @@ struct Limits {
   Duration kill_grace = std::chrono::seconds(5);
   Duration freeze_deadline = std::chrono::seconds(10);  // until every process stands
   Duration frozen_deadline = std::chrono::minutes(10);  // a pack that reads longer is given up
+  Duration resume_deadline = std::chrono::seconds(30);  // of a request that has none, for what it needs to be back
+  Duration reclaim_deadline = std::chrono::minutes(2);
 };
 
 struct Context {
@@ -53,6 +55,8 @@ struct Context {
   sys::WorkerPool& launches;  // launch and destroy: milliseconds each
   sys::WorkerPool& calls;     // short calls: operations, usage, spool reads
   sys::WorkerPool& packs;     // one thread a pack, for minutes
+  sys::WorkerPool& freezes;   // freeze and thaw: a millisecond, or their deadline
+  sys::WorkerPool& reclaims;  // of paused sandboxes' memory: few at once, each may take seconds
   const Limits& limits;
   std::string sandbox_directory;  // <data>/edge/sandboxes
   std::string scratch;            // of agent channels

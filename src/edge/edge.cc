@@ -8,7 +8,6 @@
 #include "base/encoding.h"
 #include "base/fail_point.h"
 #include "base/log.h"
-#include "edge/handlers/handlers.h"
 #include "edge/service_detect.h"
 #include "model/json.h"
 #include "model/json_text.h"
@@ -29,12 +28,6 @@ std::string spec_fingerprint(const model::SandboxSpec& spec, const std::vector<s
   return model::sha256(text);
 }
 
-bool is_use(const net::HttpRequest& request, const std::vector<std::string>& rest) {
-  if (request.method != "GET" && request.method != "HEAD") return true;
-  if (rest.empty()) return false;
-  return rest[0] == "files" || rest[0] == "ports" || (rest[0] == "exec" && rest.size() == 2 && rest[1] == "stream");
-}
-
 std::string key_name(const std::string& project, const std::string& key) { return project + '\0' + key; }
 
 }  // namespace
@@ -45,6 +38,8 @@ Edge::Edge(Parts parts, Options options)
       launches_(std::make_unique<sys::WorkerPool>(sys::WorkerPool::Options{.name = "edge-launch", .threads = 8, .queue_limit = 8192})),
       calls_(std::make_unique<sys::WorkerPool>(sys::WorkerPool::Options{.name = "edge-calls", .threads = 4, .queue_limit = 16384})),
       packs_(std::make_unique<sys::WorkerPool>(sys::WorkerPool::Options{.name = "edge-pack", .threads = 2, .queue_limit = 64})),
+      freezes_(std::make_unique<sys::WorkerPool>(sys::WorkerPool::Options{.name = "edge-freeze", .threads = 8, .queue_limit = 16384})),
+      reclaims_(std::make_unique<sys::WorkerPool>(sys::WorkerPool::Options{.name = "edge-reclaim", .threads = 2, .queue_limit = 16384})),
       context_{.io = parts_.io,
                .clock = parts_.clock,
                .random = parts_.random,
@@ -52,6 +47,8 @@ Edge::Edge(Parts parts, Options options)
                .launches = *launches_,
                .calls = *calls_,
                .packs = *packs_,
+               .freezes = *freezes_,
+               .reclaims = *reclaims_,
                .limits = options_.limits,
                .sandbox_directory = options_.data_directory + "/edge/sandboxes"} {
   egress_ = std::make_unique<EgressProxy>(parts_.io, parts_.resolver, parts_.clock, EgressProxy::Options{}, [this](const EgressEvent& event) {
@@ -67,6 +64,8 @@ Edge::~Edge() {
   for (const auto& [id, sandbox] : by_id_) sandbox->let_go();
   // Jobs in flight hold sandboxes, which refer to this object.
   packs_.reset();
+  reclaims_.reset();
+  freezes_.reset();
   launches_.reset();
   calls_.reset();
 }
@@ -93,8 +92,6 @@ asio::awaitable<Result<model::Sandbox>> Edge::create(CreateCommand command) {
   const auto backend = parts_.backends.find(spec.backend);
   if (backend == parts_.backends.end())
     co_return Error(ErrorCode::kUnsupported, "backend: \"" + spec.backend + "\" is not there on this node");
-  if (spec.lifetime.on_timeout == model::OnTimeout::kPause)
-    co_return Error(ErrorCode::kUnsupported, "lifetime.on_timeout: this version cannot pause sandboxes");
   if (spec.network.mode == model::NetworkMode::kDevice)
     co_return Error(ErrorCode::kUnsupported, "network.mode: this version has no network devices; use proxy");
 
@@ -169,6 +166,8 @@ asio::awaitable<Result<model::Sandbox>> Edge::create(CreateCommand command) {
     });
   }
   sandbox->note_event("accepted", "");
+  if (const Hold* hold = holding(sandbox->project(), spec.labels))
+    sandbox->hold(hold->record.selector.empty() ? "all sandboxes of the project are paused" : "paused: " + hold->record.selector);
   asio::co_spawn(parts_.io, [sandbox] { return sandbox->launch(); }, asio::detached);
 
   co_await wait_for_start(sandbox, committed, by);
@@ -185,7 +184,8 @@ asio::awaitable<Result<model::Sandbox>> Edge::create(CreateCommand command) {
 }
 
 asio::awaitable<void> Edge::wait_for_start(std::shared_ptr<LiveSandbox> sandbox, std::shared_ptr<bool> committed, Instant by) {
-  while ((sandbox->state() == SandboxState::kStarting || !*committed) && context_.clock.now() < by) co_await sandbox->changed().wait(by);
+  const auto held = [&] { return sandbox->held() && !context_.stopping; };
+  while ((held() || sandbox->state() == SandboxState::kStarting || !*committed) && context_.clock.now() < by) co_await sandbox->changed().wait(by);
 }
 
 Result<std::shared_ptr<LiveSandbox>> Edge::find(const model::Principal& principal, const std::string& ref) const {
@@ -210,69 +210,6 @@ Result<std::shared_ptr<LiveSandbox>> Edge::find(const model::Principal& principa
     }
   if (found) return found;
   return Error(ErrorCode::kNotFound, "there is no sandbox \"" + ref.substr(0, 64) + "\"");
-}
-
-asio::awaitable<void> Edge::serve(net::Exchange& exchange, model::Principal principal, std::string ref, std::vector<std::string> rest) {
-  Result<std::shared_ptr<LiveSandbox>> sandbox = find(principal, ref);
-  Result<void> outcome;
-  Result<std::optional<model::Sandbox>> past = std::optional<model::Sandbox>();
-  if (rest.empty() && (sandbox.ok() || sandbox.error().code() == ErrorCode::kNotFound))
-    past = co_await find_past(principal.project, ref, sandbox.ok() ? *sandbox : nullptr);
-  if (!past.ok()) {
-    outcome = std::move(past).error();
-  } else if (*past) {
-    outcome = co_await serve_past(exchange, **std::move(past));
-  } else if (sandbox.ok()) {
-    // To look at a sandbox is no use of it: what is recorded about it can be read for ever.
-    std::optional<LiveSandbox::Use> use;
-    if (is_use(exchange.request(), rest)) use.emplace(*sandbox);
-    // A sandbox that is being taken up again is reachable in a moment: who uses it waits for that.
-    if (use && (*sandbox)->running()) {
-      const Instant by = context_.clock.now() + options_.limits.channel_deadline;
-      while ((*sandbox)->running() && !(*sandbox)->channel_open() && context_.clock.now() < by && exchange.request().method != "DELETE")
-        co_await (*sandbox)->changed().wait(by);
-    }
-    // A pack has its own end.
-    while (use && !rest.empty() && rest[0] == "files" && (*sandbox)->stands_still() && exchange.request().method != "GET")
-      co_await (*sandbox)->changed().wait(kNoInstant);
-    outcome = co_await route(exchange, *sandbox, std::move(rest));
-  } else {
-    outcome = std::move(sandbox).error();
-  }
-  if (!outcome.ok() && !exchange.answered()) {
-    if (Result<void> answered = co_await exchange.respond(net::error_response(outcome.error())); !answered.ok())
-      log_debug("an answer was not taken", {{"why", answered.error().message()}});
-  }
-}
-
-asio::awaitable<Result<void>> Edge::route(net::Exchange& exchange, std::shared_ptr<LiveSandbox> sandbox, std::vector<std::string> rest) {
-  if (rest.empty()) co_return co_await handlers::sandbox(exchange, std::move(sandbox));
-  const std::string& area = rest[0];
-  if (area == "exec") {
-    if (rest.size() == 1 && exchange.request().method == "POST") ++execs_;
-    co_return co_await handlers::exec(exchange, std::move(sandbox), std::move(rest));
-  }
-  if (area == "sessions") co_return co_await handlers::sessions(exchange, std::move(sandbox), std::move(rest));
-  if (area == "files") co_return co_await handlers::files(exchange, std::move(sandbox), std::move(rest));
-  if (area == "ports") co_return co_await handlers::port_path(exchange, std::move(sandbox), std::move(rest));
-  if (area == "stats" && rest.size() == 1) co_return co_await handlers::stats(exchange, std::move(sandbox));
-  if (area == "events" && rest.size() == 1) co_return co_await handlers::events(exchange, std::move(sandbox));
-  co_return Error(ErrorCode::kNotFound, "there is nothing at this path");
-}
-
-asio::awaitable<void> Edge::serve_port_host(net::Exchange& exchange, std::string sandbox_id, std::uint16_t port) {
-  const auto found = by_id_.find(sandbox_id);
-  Result<void> outcome;
-  if (found == by_id_.end()) {
-    outcome = Error(ErrorCode::kNotFound, "there is no such sandbox");
-  } else {
-    const LiveSandbox::Use use(found->second);
-    outcome = co_await handlers::port_host(exchange, found->second, port);
-  }
-  if (!outcome.ok() && !exchange.answered()) {
-    if (Result<void> answered = co_await exchange.respond(net::error_response(outcome.error())); !answered.ok())
-      log_debug("an answer was not taken", {{"why", answered.error().message()}});
-  }
 }
 
 void Edge::publish(SandboxEvent& event) {
@@ -324,7 +261,7 @@ asio::awaitable<std::vector<SandboxEvent>> Edge::events(std::string project, std
 
 void Edge::on_sandbox_changed(LiveSandbox& sandbox) {
   if (sandbox.state() != SandboxState::kEnded) {
-    if (sandbox.running() && policies_.contains(sandbox.id())) {
+    if (!sandbox.over() && policies_.contains(sandbox.id())) {
       EgressPolicy policy = policy_in_force(sandbox);
       policies_[sandbox.id()] = policy;
       if (Result<void> updated = egress_->update(sandbox.id(), std::move(policy)); !updated.ok())
@@ -394,8 +331,10 @@ EdgeLoad Edge::load() const {
 }
 
 std::string Edge::node_json() const {
-  std::size_t running = 0, starting = 0, ending = 0, execs = 0;
+  std::size_t queued = 0, running = 0, starting = 0, paused = 0, ending = 0, execs = 0;
   for (const auto& [id, sandbox] : by_id_) {
+    queued += sandbox->state() == SandboxState::kQueued;
+    paused += sandbox->state() == SandboxState::kPaused;
     running += sandbox->state() == SandboxState::kRunning;
     starting += sandbox->state() == SandboxState::kStarting;
     ending += sandbox->state() == SandboxState::kEnding;
@@ -415,9 +354,10 @@ std::string Edge::node_json() const {
       {"name", options_.node},
       {"epoch", context_.epoch},
       {"recovered", recovered_},
-      {"sandboxes", boost::json::object{{"live", live_}, {"running", running}, {"starting", starting}, {"ending", ending}, {"remembered", ended_.size() + deleted_.size()}}},
+      {"sandboxes", boost::json::object{{"live", live_}, {"running", running}, {"starting", starting}, {"queued", queued}, {"paused", paused}, {"ending", ending}, {"remembered", ended_.size() + deleted_.size()}}},
       {"limits", boost::json::object{{"sandboxes", options_.limits.max_live}, {"memory_mb", options_.limits.memory_commit_mb}}},
       {"memory_committed_mb", memory_committed_mb_},
+      {"holds", holds_.size()},
       {"running_execs", execs},
       {"counters", boost::json::object{{"creates", creates_}, {"create_failures", create_failures_}, {"execs", execs_}}},
       {"log_bytes", wal_->bytes()},

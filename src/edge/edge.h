@@ -26,6 +26,7 @@
 #include "image/layer_store.h"
 #include "model/principal.h"
 #include "model/sandbox_id.h"
+#include "model/selector.h"
 #include "model/service.h"
 #include "net/exchange.h"
 #include "store/store.h"
@@ -45,6 +46,65 @@ struct PackCommand {
   std::string ref;
   image::PackOptions options;  // what the edge does not know itself; on_progress is called on any thread
   std::shared_ptr<std::atomic<bool>> cancelled;
+  std::string event = "packed";  // what the sandbox's story calls it
+  std::optional<std::uint64_t> fence;
+};
+
+struct RollbackCommand {
+  model::Principal principal;
+  std::string ref;
+  std::string checkpoint;
+  std::vector<std::string> layers;  // lowest first
+  std::optional<std::uint64_t> fence;  // of the caller's lease
+};
+
+// A command and a file of who builds an image, in a sandbox of his.
+struct CommandOrder {
+  model::Principal principal;
+  std::string sandbox;
+  std::vector<std::string> argv;
+  std::map<std::string, std::string> env;
+  std::function<void(std::string_view bytes)> on_output;  // both streams
+  std::int64_t timeout_ms = 0;  // 0 = none
+};
+struct CommandEnd {
+  int exit_code = 0;
+  std::string why;  // when it did not exit by itself
+  bool infra = false;
+};
+struct FileOrder {
+  model::Principal principal;
+  std::string sandbox;
+  std::string path;
+  std::string bytes;
+  std::string user;
+  std::uint32_t mode = 0;
+};
+
+// One call for all that a selector names.
+struct BulkCommand {
+  enum class Verb { kPause, kResume, kStop };
+  model::Principal principal;
+  Verb verb = Verb::kPause;
+  std::string selector;  // "" = every one of the project
+  std::string reason = "user";
+  model::Wake wake = model::Wake::kAny;
+  std::optional<std::uint64_t> fence;
+  Duration within = std::chrono::seconds(30);
+};
+
+struct BulkResult {
+  std::string id;
+  std::string name;
+  model::SandboxState state = model::SandboxState::kEnded;
+  std::optional<Error> error;
+};
+
+// A bulk pause that stands: who matches it and was not there yet is held back.
+struct Hold {
+  HeldRecord record;
+  model::Selector selector;
+  std::size_t queued = 0;  // whom it holds back, among others
 };
 
 struct ListQuery {
@@ -115,6 +175,17 @@ class Edge final : public SandboxOwner {
   // What a running sandbox has written, as a new layer. kConflict for one that does
   // not run, kUnsupported where the node makes no layers.
   asio::awaitable<Result<model::LayerRecord>> pack(PackCommand command);
+  // To the command's end. What is printed faster than it is read is kept to the limit of a command.
+  asio::awaitable<Result<CommandEnd>> run_command(CommandOrder order);
+  asio::awaitable<Result<void>> put_file(FileOrder order);
+  // kConflict for a sandbox that does not run; after another error it has ended.
+  asio::awaitable<Result<model::Sandbox>> rollback(RollbackCommand command);
+  // How it went for each, in the order of creation; once all are done, or at the deadline.
+  // What was begun by then goes on; resumes that were not are given up. A pause holds
+  // back who comes later, until the resume with the same selector.
+  asio::awaitable<Result<std::vector<BulkResult>>> bulk(BulkCommand command);
+  // Of a project, oldest first.
+  std::vector<Hold> holds(const std::string& project) const;
   // Memory and history as one, in the order of creation. kInvalidArgument for a
   // selector, state or cursor that is none.
   asio::awaitable<Result<SandboxPage>> list(model::Principal principal, ListQuery query);
@@ -166,6 +237,15 @@ class Edge final : public SandboxOwner {
   asio::awaitable<Result<void>> forget_on_request(std::string sandbox_id) override;
 
   Result<void> replay(std::uint8_t type, std::string_view body);
+  Result<void> replay_hold(WalType type, std::string_view body);
+  Result<void> begin_hold(const BulkCommand& command);
+  Result<void> end_hold(const BulkCommand& command);
+  // nullptr where nothing holds such a sandbox back.
+  const Hold* holding(const std::string& project, const std::map<std::string, std::string>& labels) const;
+  struct BulkWork;
+  asio::awaitable<void> work_off(std::shared_ptr<BulkWork> work);
+  asio::awaitable<Result<void>> act_on(std::shared_ptr<LiveSandbox> sandbox, BulkCommand command, Instant by);
+  asio::awaitable<std::size_t> resumes_at_once();
   Result<void> finish_replay();
   void sweep_uppers();
   Result<void> admit(const model::SandboxSpec& spec) const;
@@ -186,6 +266,10 @@ class Edge final : public SandboxOwner {
   asio::awaitable<void> compact_log();
   Result<EgressPolicy> policy_for(const model::Network& network) const;
   EgressPolicy policy_in_force(const LiveSandbox& sandbox) const;
+  // What a request has to find before it is carried out: a payload that runs, where it needs one.
+  asio::awaitable<Result<void>> make_ready(const net::HttpRequest& request, std::shared_ptr<LiveSandbox> sandbox, std::vector<std::string> rest);
+  asio::awaitable<Result<void>> serve_live(net::Exchange& exchange, const model::Principal& principal, std::shared_ptr<LiveSandbox> sandbox,
+                                           std::vector<std::string> rest);
   asio::awaitable<Result<void>> route(net::Exchange& exchange, std::shared_ptr<LiveSandbox> sandbox, std::vector<std::string> rest);
 
   Parts parts_;
@@ -194,6 +278,8 @@ class Edge final : public SandboxOwner {
   std::unique_ptr<sys::WorkerPool> launches_;
   std::unique_ptr<sys::WorkerPool> calls_;
   std::unique_ptr<sys::WorkerPool> packs_;
+  std::unique_ptr<sys::WorkerPool> freezes_;
+  std::unique_ptr<sys::WorkerPool> reclaims_;
   std::unique_ptr<model::SandboxIdSeal> seal_;
   Context context_;
   std::unique_ptr<EgressProxy> egress_;
@@ -202,6 +288,7 @@ class Edge final : public SandboxOwner {
 
   std::map<std::string, std::shared_ptr<LiveSandbox>> by_id_;
   std::map<std::pair<std::int64_t, std::string>, LiveSandbox*> by_time_;
+  std::map<std::string, Hold> holds_;  // by id of the record
   std::map<std::pair<std::string, std::string>, std::string> names_;  // (project, name) of live ones
   std::unordered_map<std::string, KnownKey> keys_;                    // project NUL key
   std::deque<std::string> key_order_;                                 // of keys_, oldest first

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "edge/edge.h"
 #include "edge/file_transfer.h"
+#include "model/sha256.h"
 #include "net/blocking.h"
 
 namespace dsec::edge {
@@ -15,9 +16,11 @@ namespace {
 constexpr auto kCertificateDeadline = std::chrono::seconds(10);
 
 // Names are answered by the stub on the sandbox's own loopback, where it has one.
-std::map<std::string, std::string> etc_files(const model::SandboxSpec& spec, const std::string& hostname) {
+std::map<std::string, std::string> etc_files(const model::SandboxSpec& spec, const std::string& hostname, const std::string& machine_id) {
   const bool proxy = spec.network.mode == model::NetworkMode::kProxy;
   return {{"hostname", hostname + "\n"},
+          // Of the sandbox, not of its image or of what it was forked from.
+          {"machine-id", machine_id + "\n"},
           {"hosts", "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n127.0.1.1 " + hostname + "\n"},
           {"resolv.conf", proxy ? "nameserver 127.0.0.1\noptions timeout:10 attempts:2\n" : "# no network\n"}};
 }
@@ -64,7 +67,7 @@ Result<Launched> Edge::launch_blocking(const AcceptedRecord& accepted, Deadline 
   spec.resources = resources;
   spec.priority = accepted.spec.priority;
   spec.no_new_privs = accepted.spec.no_new_privs;
-  spec.etc_files = etc_files(accepted.spec, spec.hostname);
+  spec.etc_files = etc_files(accepted.spec, spec.hostname, model::sha256(accepted.id).substr(0, 32));
   spec.greeting = hello_frame(accepted, context_.epoch);
 
   Launched out;

@@ -9,11 +9,10 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 
-#include <set>
-
 #include "base/fail_point.h"
 #include "base/log.h"
 #include "edge/edge.h"
+#include "edge/live_records.h"
 #include "net/blocking.h"
 #include "sys/file.h"
 
@@ -38,40 +37,6 @@ Result<model::SandboxIdSeal::Key> seal_key(const std::string& path, Random& rand
   std::copy(text->begin(), text->end(), key.begin());
   return key;
 }
-
-// What a compaction keeps: nothing of forgotten sandboxes but a young idempotency
-// key, one edge start, and no results of commands whose sandbox has ended by request.
-class LiveRecords final : public Wal::Filter {
- public:
-  LiveRecords(std::int64_t now_ms, std::int64_t keep_keys_ms) : oldest_key_ms_(now_ms - keep_keys_ms) {}
-
-  void note(std::uint8_t type, std::string_view body) override {
-    if (static_cast<WalType>(type) == WalType::kEdgeStart) {
-      ++starts_;
-      return;
-    }
-    if (static_cast<WalType>(type) != WalType::kForgotten) return;
-    if (Result<std::string> id = sandbox_of(body); id.ok()) forgotten_.insert(std::move(id).value());
-  }
-
-  bool keep(std::uint8_t type, std::string_view body) override {
-    if (static_cast<WalType>(type) == WalType::kEdgeStart) return --starts_ == 0;
-    const Result<std::string> id = sandbox_of(body);
-    if (!id.ok() || !forgotten_.contains(*id)) return true;
-    if (static_cast<WalType>(type) == WalType::kForgotten) return keyed_.contains(*id);
-    if (static_cast<WalType>(type) != WalType::kAccepted) return false;
-    const Result<AcceptedRecord> accepted = decode_record<AcceptedRecord>(body);
-    if (!accepted.ok() || accepted->idempotency_key.empty() || accepted->created_at_ms < oldest_key_ms_) return false;
-    keyed_.insert(*id);
-    return true;
-  }
-
- private:
-  const std::int64_t oldest_key_ms_;
-  std::size_t starts_ = 0;
-  std::set<std::string> forgotten_;
-  std::set<std::string> keyed_;
-};
 
 }  // namespace
 
@@ -114,6 +79,7 @@ Result<void> Edge::replay(std::uint8_t type, std::string_view body) {
     insert(std::make_shared<LiveSandbox>(context_, *this, std::move(record), options_.node));
     return {};
   }
+  if (kind == WalType::kHeld || kind == WalType::kHoldEnded) return replay_hold(kind, body);
   DSEC_ASSIGN(const std::string id, sandbox_of(body));
   if (kind == WalType::kForgotten) {
     DSEC_ASSIGN(const ForgottenRecord record, decode_record<ForgottenRecord>(body));
@@ -143,9 +109,29 @@ Result<void> Edge::replay(std::uint8_t type, std::string_view body) {
       sandbox.restore_patched(record);
       return {};
     }
+    case WalType::kPaused: {
+      DSEC_ASSIGN(const PausedRecord record, decode_record<PausedRecord>(body));
+      sandbox.restore_paused(record);
+      return {};
+    }
+    case WalType::kResumed: {
+      DSEC_ASSIGN(const ResumedRecord record, decode_record<ResumedRecord>(body));
+      sandbox.restore_resumed(record);
+      return {};
+    }
+    case WalType::kFenced: {
+      DSEC_ASSIGN(const FencedRecord record, decode_record<FencedRecord>(body));
+      sandbox.restore_fenced(record);
+      return {};
+    }
     case WalType::kDataFault: {
       DSEC_ASSIGN(const DataFaultRecord record, decode_record<DataFaultRecord>(body));
       sandbox.restore_data_fault(record);
+      return {};
+    }
+    case WalType::kRolledBack: {
+      DSEC_ASSIGN(const RolledBackRecord record, decode_record<RolledBackRecord>(body));
+      sandbox.restore_rolled_back(record);
       return {};
     }
     case WalType::kOpAccepted: {
@@ -212,6 +198,7 @@ asio::awaitable<void> Edge::recover() {
   for (std::size_t i = 0; i < open.size(); ++i) {
     const std::shared_ptr<LiveSandbox>& sandbox = open[i];
     const auto backend = parts_.backends.find(sandbox->view().spec.backend);
+    if (sandbox->held()) ++live;
     if (!same_boot || sandbox->backend_record().empty() || backend == parts_.backends.end()) continue;
     Result<std::unique_ptr<backend::Instance>> instance = co_await net::on_pool(
         *calls_, [adopter = backend->second, record = sandbox->backend_record()]() -> Result<std::unique_ptr<backend::Instance>> {
@@ -248,9 +235,16 @@ asio::awaitable<void> Edge::recover() {
 
   for (std::size_t i = 0; i < open.size(); ++i)
     if (unknown[i]) asio::co_spawn(parts_.io, [this, sandbox = open[i]] { return adopt_later(sandbox); }, asio::detached);
-  for (std::size_t i = 0; i < open.size(); ++i)
-    if (!unknown[i]) asio::co_spawn(
+  for (std::size_t i = 0; i < open.size(); ++i) {
+    if (unknown[i]) continue;
+    // Of one that is held nothing was made yet: it goes on waiting.
+    if (open[i]->held()) {
+      asio::co_spawn(parts_.io, [sandbox = open[i]] { return sandbox->launch(); }, asio::detached);
+      continue;
+    }
+    asio::co_spawn(
         parts_.io, [sandbox = open[i], instance = adopted[i], same_boot] { return sandbox->readopt(instance, same_boot); }, asio::detached);
+  }
   if (!open.empty())
     log_info("sandboxes were taken up again", {{"live", std::to_string(live)}, {"lost", std::to_string(open.size() - live)}});
   recovered_ = true;
@@ -320,6 +314,7 @@ void Edge::begin_stop() {
   events_changed_.notify();
   for (const auto& [id, sandbox] : by_id_) {
     sandbox->give_up_pack();
+    sandbox->stop_reclaim();
     sandbox->changed().notify();
   }
 }

@@ -329,7 +329,9 @@ bool Exec::let_go() {
 void Exec::arm() {
   if (finished() || exited_) return;
   Instant next = kNoInstant;
-  if (request_.timeout_ms > 0 && pid_ != 0)
+  // Its own time stands still with it: go_on() comes back here.
+  const bool ticks = request_.timeout_ms > 0 && pid_ != 0 && !sandbox_.stands_still();
+  if (ticks)
     next = started_at_ + std::chrono::milliseconds(request_.timeout_ms) + microseconds(frozen_usec());
   if (request_.deadline_ms > 0) next = std::min(next, accepted_at_ + std::chrono::milliseconds(request_.deadline_ms));
   if (next == kNoInstant) return;
@@ -362,7 +364,7 @@ void Exec::on_timer() {
   }
   if (request_.deadline_ms > 0 && now >= accepted_at_ + std::chrono::milliseconds(request_.deadline_ms))
     return kill(KillReason::kDeadline);
-  if (request_.timeout_ms > 0 && pid_ != 0 &&
+  if (request_.timeout_ms > 0 && pid_ != 0 && !sandbox_.stands_still() &&
       now >= started_at_ + std::chrono::milliseconds(request_.timeout_ms) + microseconds(frozen_usec()))
     return kill(KillReason::kTimeout);
   arm();

@@ -53,6 +53,10 @@ class Exec : public std::enable_shared_from_this<Exec> {
   void give_processes(std::shared_ptr<backend::Operation> processes) { processes_ = std::move(processes); }
   const std::shared_ptr<backend::Operation>& processes() const { return processes_; }
 
+  // Its time goes on: the sandbox stood still.
+  void go_on() {
+    if (kill_reason_ == KillReason::kNone) arm();
+  }
   // Hands the command to the agent; again after a reconnect, when the agent does not know it.
   void start();
   // Nothing ran and nothing will: the operation could not be prepared.

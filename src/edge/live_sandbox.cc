@@ -41,11 +41,15 @@ void LiveSandbox::note_event(std::string type, std::string detail) {
 }
 
 void LiveSandbox::set_state(model::SandboxState state) {
+  const bool end = state == model::SandboxState::kEnded || state == model::SandboxState::kEnding;
+  set_state(state, std::string(model::to_string(state)), end ? sandbox_.end_detail : std::string());
+}
+
+void LiveSandbox::set_state(model::SandboxState state, std::string event, std::string detail) {
   if (sandbox_.state == state) return;
   DSEC_CHECK(model::may_follow(sandbox_.state, state));
   sandbox_.state = state;
-  note_event(std::string(model::to_string(state)),
-             state == model::SandboxState::kEnded || state == model::SandboxState::kEnding ? sandbox_.end_detail : std::string());
+  if (!event.empty()) note_event(std::move(event), std::move(detail));
   owner_.on_sandbox_changed(*this);
   changed_.notify();
 }
@@ -70,33 +74,60 @@ bool LiveSandbox::met_data_fault() {
   return sandbox_.data_fault_at_ms != 0;
 }
 
+void LiveSandbox::restore_rolled_back(const RolledBackRecord& record) {
+  accepted_.layer_digests = sandbox_.layer_digests = record.layer_digests;
+  sandbox_.rolled_back_at_ms = record.at_ms;
+  sandbox_.state = model::SandboxState::kStarting;  // whatever stood there: it starts anew
+  rolling_back_ = true;
+  start_exec_.reset();  // it starts anew
+}
+
 Result<void> LiveSandbox::patch(const model::SandboxSpec& spec) {
   if (over()) return Error(ErrorCode::kConflict, "the sandbox has ended");
   if (spec.network != sandbox_.spec.network) DSEC_TRY(owner_.check_network(spec.network));
   PatchedRecord record{.id = id(), .spec = spec, .expires_at_ms = sandbox_.expires_at_ms};
-  if (spec.lifetime.max_seconds != sandbox_.spec.lifetime.max_seconds)
-    record.expires_at_ms = spec.lifetime.max_seconds == 0 ? 0 : context_.now_ms() + spec.lifetime.max_seconds * 1000;
+  const std::int64_t lifetime_ms = spec.lifetime.max_seconds * 1000;
+  const bool changed = spec.lifetime.max_seconds != sandbox_.spec.lifetime.max_seconds;
+  // Its lifetime stands still: what changes is how much is left. Once it resumes it has an end again.
+  const bool stands = sandbox_.state == model::SandboxState::kPausing || sandbox_.state == model::SandboxState::kPaused;
+  if (stands) record.left_ms = !changed ? sandbox_.pause->left_ms : lifetime_ms == 0 ? -1 : lifetime_ms;
+  // One that is held has not begun.
+  else if (changed && !held()) record.expires_at_ms = lifetime_ms == 0 ? 0 : context_.now_ms() + lifetime_ms;
   DSEC_TRY(context_.log(WalType::kPatched, record));
   sandbox_.spec = spec;
   sandbox_.expires_at_ms = record.expires_at_ms;
+  if (stands) sandbox_.pause->left_ms = record.left_ms;
   note_event("patched", "");
   owner_.on_sandbox_changed(*this);
   changed_.notify();
   return {};
 }
 
+bool LiveSandbox::is_idle() const {
+  const std::size_t busy = running_execs_ - (start_exec_ != nullptr && !start_exec_->finished() ? 1 : 0);
+  const auto idle = std::chrono::seconds(sandbox_.spec.lifetime.idle_seconds);
+  return idle.count() > 0 && uses_ == 0 && busy == 0 && context_.clock.now() - last_activity_ >= idle;
+}
+
 void LiveSandbox::tick() {
-  if (!running()) return;
+  if (!running() && !at_rest()) return;
   const Instant now = context_.clock.now();
   if (channel_ != nullptr) channel_->send_held();
   std::erase_if(lingering_, [](const std::shared_ptr<Exec>& exec) { return exec->let_go(); });
+  if (!running()) return;
 
-  if (sandbox_.expires_at_ms != 0 && context_.now_ms() >= sandbox_.expires_at_ms)
-    return begin_end(model::EndCause::kTtl, "its lifetime of " + std::to_string(sandbox_.spec.lifetime.max_seconds) + " s has passed");
-  const std::size_t busy = running_execs_ - (start_exec_ != nullptr && !start_exec_->finished() ? 1 : 0);
-  const auto idle = std::chrono::seconds(sandbox_.spec.lifetime.idle_seconds);
-  if (idle.count() > 0 && uses_ == 0 && busy == 0 && now - last_activity_ >= idle)
-    return begin_end(model::EndCause::kIdle, "idle for " + std::to_string(idle.count()) + " s");
+  // Who has called for a pause has decided already.
+  if (pauses_coming_ == 0 && now >= no_timeout_before_) {
+    const bool pauses = sandbox_.spec.lifetime.on_timeout == model::OnTimeout::kPause;
+    if (is_expired()) {
+      if (pauses) return begin_pause({.reason = "ttl", .when = PauseOptions::When::kIfExpired});
+      return begin_end(model::EndCause::kTtl, "its lifetime of " + std::to_string(sandbox_.spec.lifetime.max_seconds) + " s has passed");
+    }
+    if (is_idle()) {
+      if (pauses) return begin_pause({.reason = "idle", .when = PauseOptions::When::kIfIdle});
+      return begin_end(model::EndCause::kIdle, "idle for " + std::to_string(sandbox_.spec.lifetime.idle_seconds) + " s");
+    }
+  }
 
   if (!channel_open() || now - last_ping_ < kPingPeriod) return;
   if (ping_nonce_ != pong_nonce_) {
@@ -159,6 +190,7 @@ void LiveSandbox::let_go() {
 void LiveSandbox::restore_launched(const LaunchedRecord& record) {
   backend_record_ = record.backend_record;
   upper_record_ = record.upper_record;
+  rolling_back_ = false;
 }
 
 void LiveSandbox::restore_started(const StartedRecord& record) {
@@ -168,7 +200,10 @@ void LiveSandbox::restore_started(const StartedRecord& record) {
 }
 
 void LiveSandbox::restore_transition(const TransitionRecord& record) {
+  const bool held = record.state == model::SandboxState::kQueued;
+  if (held || record.state == model::SandboxState::kStarting) sandbox_.state = record.state;
   if (record.state != model::SandboxState::kEnding) return;
+  sandbox_.pause.reset();
   sandbox_.state = model::SandboxState::kEnding;
   sandbox_.cause = record.cause;
   sandbox_.end_detail = record.detail;
@@ -180,9 +215,11 @@ void LiveSandbox::restore_transition(const TransitionRecord& record) {
 void LiveSandbox::restore_patched(const PatchedRecord& record) {
   sandbox_.spec = record.spec;
   sandbox_.expires_at_ms = record.expires_at_ms;
+  if (sandbox_.pause) sandbox_.pause->left_ms = record.left_ms;
 }
 
 void LiveSandbox::restore_ended(const EndedRecord& record) {
+  sandbox_.pause.reset();
   sandbox_.state = model::SandboxState::kEnded;
   sandbox_.cause = record.cause;
   sandbox_.end_detail = record.detail;

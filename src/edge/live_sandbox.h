@@ -95,6 +95,11 @@ class LiveSandbox final : public std::enable_shared_from_this<LiveSandbox>, publ
   const AcceptedRecord& accepted() const { return accepted_; }
   model::SandboxState state() const { return sandbox_.state; }
   bool running() const { return sandbox_.state == model::SandboxState::kRunning; }
+  // Between the begin of a pause and the end of its resume.
+  bool at_rest() const {
+    using enum model::SandboxState;
+    return sandbox_.state == kPausing || sandbox_.state == kPaused || sandbox_.state == kResuming;
+  }
   bool over() const { return sandbox_.state == model::SandboxState::kEnding || sandbox_.state == model::SandboxState::kEnded; }
   Notifier& changed() { return changed_; }
   Context& context() { return context_; }
@@ -135,10 +140,44 @@ class LiveSandbox final : public std::enable_shared_from_this<LiveSandbox>, publ
   };
   Result<void> patch(const model::SandboxSpec& spec);
 
+  // ---- pause (sandbox_pause.cc)
+  struct PauseOptions {
+    std::string reason = "user";
+    model::Wake wake = model::Wake::kAny;
+    std::uint64_t fence = 0;  // kHolder: what who wakes it has to carry
+    // A timeout that was noticed is not one any more when somebody came before its turn.
+    enum class When { kAlways, kIfIdle, kIfExpired } when = When::kAlways;
+  };
+  // In its turn, behind a launch or a pack: its processes stand when it returns, its
+  // memory is given back afterwards. Of one that is paused `wake` may get narrower,
+  // and nothing else changes. kConflict for one that is over or held; after an error it runs on.
+  asio::awaitable<Result<void>> pause(PauseOptions options);
+  // In its turn, behind a pause; one that runs is left as it is. After an error it is
+  // still paused. kConflict where a lease holder is waited for and `fence` is not its.
+  asio::awaitable<Result<void>> resume(std::optional<std::uint64_t> fence, std::string by);
+  // For what needs the payload: returns when it runs, or was not paused in the first
+  // place. kDeadlineExceeded at `by`; the resume goes on.
+  asio::awaitable<Result<void>> wake(std::optional<std::uint64_t> fence, Instant by);
+  // Whether a request with this fence is of the present holder or a later one.
+  bool passes(std::uint64_t fence) const { return fence >= sandbox_.fence; }
+  Result<void> raise_fence(std::uint64_t fence);
+  void stop_reclaim();
+  // Until release(): nothing of it is made. Before launch().
+  void hold(const std::string& why);
+  bool held() const { return sandbox_.state == model::SandboxState::kQueued; }
+  Result<void> release();
+
   // ---- pack (pack.cc)
   // kConflict when it does not run. The end of the sandbox is the pack's.
-  asio::awaitable<Result<model::LayerRecord>> pack(image::PackOptions options, std::shared_ptr<std::atomic<bool>> cancelled);
+  // `event` is what the sandbox's story calls it.
+  asio::awaitable<Result<model::LayerRecord>> pack(image::PackOptions options, std::shared_ptr<std::atomic<bool>> cancelled, std::string event);
   void give_up_pack();
+
+  // ---- rollback (rollback.cc)
+  // A new container over these layers takes the place of this one. Commands end, sessions
+  // are gone; id, name, clocks, rules and keys stay. kConflict when it does not run.
+  asio::awaitable<Result<void>> rollback(std::string checkpoint, std::vector<std::string> layer_digests);
+
   // While its files are read: commands that start and calls that write files wait.
   bool stands_still() const { return stands_still_; }
   // Whether `exec` has to wait; it is started then when the others go on.
@@ -156,7 +195,11 @@ class LiveSandbox final : public std::enable_shared_from_this<LiveSandbox>, publ
   void restore_started(const StartedRecord& record);
   void restore_transition(const TransitionRecord& record);
   void restore_patched(const PatchedRecord& record);
+  void restore_rolled_back(const RolledBackRecord& record);
   void restore_data_fault(const DataFaultRecord& record);
+  void restore_paused(const PausedRecord& record);
+  void restore_resumed(const ResumedRecord& record);
+  void restore_fenced(const FencedRecord& record) { sandbox_.fence = std::max(sandbox_.fence, record.fence); }
   void restore_op(const OpAcceptedRecord& record);
   void restore_result(OpFinishedRecord record);
   void restore_ended(const EndedRecord& record);
@@ -170,6 +213,7 @@ class LiveSandbox final : public std::enable_shared_from_this<LiveSandbox>, publ
   };
   enum class Purpose { kCall, kStartCommand };
   // `request_text`: the JSON that `request` was read from; "" = made from it.
+  bool knows_key(const std::string& key) const { return !key.empty() && exec_keys_.contains(key); }
   Result<Started> start_exec(ExecRequest request, std::string_view request_text, Purpose purpose = Purpose::kCall);
   // Ends the session's shell; its name may be used again.
   Result<void> close_session(const std::string& name);
@@ -223,8 +267,15 @@ class LiveSandbox final : public std::enable_shared_from_this<LiveSandbox>, publ
   void attach(sys::Fd socket, Greeting hello);
   // In the turn of the caller.
   asio::awaitable<void> end_now(model::EndCause cause, std::string detail);
+  // The container, its commands' cgroups, the writable layer. In the turn of the caller.
+  asio::awaitable<Result<void>> take_down();
+  // From a launch on the pool to a running sandbox, or to its end.
+  asio::awaitable<void> bring_to_life(Instant by);
+  asio::awaitable<void> put_in_place();
   asio::awaitable<void> bring_up(sys::Fd agent, Greeting hello, Instant by);
   void set_state(model::SandboxState state);
+  // As the one above; the event says more than the state, or "" = there is none.
+  void set_state(model::SandboxState state, std::string event, std::string detail);
   void resume_execs();
   void become_running();
   void prepare_operation();
@@ -235,6 +286,19 @@ class LiveSandbox final : public std::enable_shared_from_this<LiveSandbox>, publ
   void forget_some_execs();
   // What a process that died over a pack has left.
   asio::awaitable<void> thaw_left_frozen();
+  // The payload stands or runs, as the log has it. After a restart.
+  asio::awaitable<void> stand_as_logged();
+  asio::awaitable<void> taken_up();
+  bool is_idle() const;
+  bool is_expired() const { return sandbox_.expires_at_ms != 0 && context_.now_ms() >= sandbox_.expires_at_ms; }
+  void begin_pause(PauseOptions options);
+  Result<void> change_wake(const PauseOptions& options);
+  Result<void> may_wake(std::optional<std::uint64_t> fence) const;
+  asio::awaitable<void> wake_up(std::optional<std::uint64_t> fence);
+  void log_that_it_runs();
+  void run_again(const std::string& event, const std::string& detail);
+  void begin_reclaim();
+  asio::awaitable<void> give_memory_back(std::shared_ptr<std::atomic<bool>> cancelled);
   bool files_are_written() const;
   void go_on();
 
@@ -249,6 +313,7 @@ class LiveSandbox final : public std::enable_shared_from_this<LiveSandbox>, publ
   bool greeted_ = false;   // the hello of this connection was answered
   std::vector<protocol::OperationStatus> hello_operations_;
   bool reconnecting_ = false;
+  bool rolling_back_ = false;  // between the record of it and the new container's
   bool awaits_adoption_ = false;  // from the log; whether it still runs is not known yet
   boost::asio::posix::stream_descriptor pidfd_;
   bool gone_ = false;      // the host says that PID 1 has ended
@@ -281,6 +346,12 @@ class LiveSandbox final : public std::enable_shared_from_this<LiveSandbox>, publ
   bool stands_still_ = false;
   std::vector<std::shared_ptr<Exec>> held_back_;
   std::shared_ptr<std::atomic<bool>> pack_cancelled_;  // of the pack that goes on
+  std::size_t pauses_coming_ = 0;                      // called, and not in their turn yet
+  Instant no_timeout_before_{};                        // a pause for it has just failed
+  std::shared_ptr<std::atomic<bool>> reclaim_cancelled_;
+  bool waking_ = false;                                // a request has called for a resume
+  std::optional<Error> wake_error_;                    // of the last such resume
+  std::uint64_t wakes_ended_ = 0;
   std::uint64_t next_request_ = 1;
 
   Instant last_activity_;

@@ -53,7 +53,7 @@ class Frozen {
 };
 
 // What the platform writes into each sandbox before it starts is not the sandbox's.
-const std::vector<std::string> kPlatformFiles = {"/etc/hostname", "/etc/hosts", "/etc/resolv.conf"};
+const std::vector<std::string> kPlatformFiles = {"/etc/hostname", "/etc/hosts", "/etc/resolv.conf", "/etc/machine-id"};
 
 std::uint64_t next_generation(const image::LayerStore& layers, const std::string& sandbox) {
   std::uint64_t last = 0;
@@ -79,6 +79,7 @@ void LiveSandbox::go_on() {
       if (std::unique_ptr<backend::Operation> fresh = exec->processes()->renew(); fresh != nullptr) exec->give_processes(std::move(fresh));
     exec->start();
   }
+  for (const auto& [op_id, exec] : execs_) exec->go_on();
   changed_.notify();
 }
 
@@ -90,11 +91,13 @@ void LiveSandbox::give_up_pack() {
   if (pack_cancelled_) pack_cancelled_->store(true);
 }
 
-asio::awaitable<Result<model::LayerRecord>> LiveSandbox::pack(image::PackOptions options, std::shared_ptr<std::atomic<bool>> cancelled) {
+asio::awaitable<Result<model::LayerRecord>> LiveSandbox::pack(image::PackOptions options, std::shared_ptr<std::atomic<bool>> cancelled, std::string event) {
   const std::shared_ptr<LiveSandbox> self = shared_from_this();
+  co_await taken_up();
   const Mailbox::Turn turn = co_await mailbox_.enter();
+  if (awaits_adoption_) co_return Error(ErrorCode::kUnavailable, "the node is stopping");
   if (over() || end_wanted_) co_return Error(ErrorCode::kConflict, "the sandbox has ended, and what it wrote went with it");
-  if (!running()) co_return Error(ErrorCode::kConflict, "the sandbox does not run yet");
+  if (!running()) co_return Error(ErrorCode::kConflict, sandbox_.pause ? "the sandbox was paused again" : "the sandbox does not run yet");
   stands_still_ = true;
   pack_cancelled_ = cancelled;
   const Instant by = context_.clock.now() + kWritesDeadline;
@@ -114,7 +117,7 @@ asio::awaitable<Result<model::LayerRecord>> LiveSandbox::pack(image::PackOptions
   pack_cancelled_.reset();
   go_on();
   if (!packed.ok() && (end_wanted_ || gone_)) co_return Error(ErrorCode::kConflict, "the sandbox ended before it was packed");
-  note_event(packed.ok() ? "packed" : "pack_failed", packed.ok() ? packed->digest : packed.error().message());
+  note_event(packed.ok() ? event : event + "_failed", packed.ok() ? packed->digest : packed.error().message());
   co_return packed;
 }
 
@@ -134,10 +137,15 @@ Result<model::LayerRecord> Edge::pack_blocking(const AcceptedRecord& accepted, b
   options.remove.insert(options.remove.end(), kPlatformFiles.begin(), kPlatformFiles.end());
   options.layer.time_limit = std::chrono::duration_cast<std::chrono::seconds>(options_.limits.frozen_deadline);
   DSEC_ASSIGN(const UpperLayer upper, parts_.uppers.open(accepted.id));
+  // What is dirty goes to disk with the first snapshot, while everything runs; the second finds little left.
+  if (upper.directory) (void)parts_.uppers.snapshot(accepted.id);
   DSEC_ASSIGN(const std::unique_ptr<Frozen> frozen, Frozen::freeze(instance, options_.limits, thawed));
   if (options.layer.on_progress) options.layer.on_progress({"read", 0, 0});
   DSEC_TRY(fail_point("edge.pack.frozen"));
-  DSEC_ASSIGN(const backend::WrittenTree tree, instance.open_written(upper.layer()));
+  Result<std::unique_ptr<UpperSnapshot>> snapshot = parts_.uppers.snapshot(accepted.id);
+  if (!snapshot.ok() && snapshot.error().code() != ErrorCode::kUnsupported) return std::move(snapshot).error();
+  if (snapshot.ok()) frozen->thaw();
+  DSEC_ASSIGN(const backend::WrittenTree tree, instance.open_written(snapshot.ok() ? (*snapshot)->layer() : upper.layer()));
   options.ids = {tree.first_id, 0, tree.ids};
   options.layer.on_progress = [&frozen, told = std::move(options.layer.on_progress)](const image::ImportProgress& progress) {
     if (progress.stage != "read") frozen->thaw();
@@ -150,8 +158,11 @@ asio::awaitable<Result<model::LayerRecord>> Edge::pack(PackCommand command) {
   if (parts_.importer == nullptr || parts_.layers == nullptr) co_return Error(ErrorCode::kUnsupported, "this node makes no layers");
   DSEC_CO_ASSIGN(const std::shared_ptr<LiveSandbox> sandbox, find(command.principal, command.ref));
   const LiveSandbox::Use use(sandbox);
+  if (command.fence && !sandbox->passes(*command.fence)) co_return Error(ErrorCode::kConflict, "fenced: a higher fence has been seen");
+  if (command.fence) DSEC_CO_TRY(sandbox->raise_fence(*command.fence));
+  DSEC_CO_TRY(co_await sandbox->wake(command.fence, context_.clock.now() + options_.limits.resume_deadline));
   command.options.provenance.by = command.principal.key_id;
-  co_return co_await sandbox->pack(std::move(command.options), std::move(command.cancelled));
+  co_return co_await sandbox->pack(std::move(command.options), std::move(command.cancelled), std::move(command.event));
 }
 
 }  // namespace dsec::edge

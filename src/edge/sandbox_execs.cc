@@ -122,7 +122,7 @@ asio::awaitable<void> LiveSandbox::open_processes(std::shared_ptr<Exec> exec) {
   if (instance == nullptr) co_return;
   Result<std::unique_ptr<backend::Operation>> opened =
       co_await net::on_pool(context_.calls, [instance, exec] { return instance->open_operation(exec->id()); });
-  if (exec->finished()) co_return;
+  if (exec->finished() || instance != instance_) co_return;
   if (!opened.ok()) {
     exec->fail("cgroup", opened.error().error_number(), opened.error().message());
     co_return;
@@ -144,6 +144,7 @@ asio::awaitable<void> LiveSandbox::prepare_spare() {
   Result<std::unique_ptr<backend::Operation>> opened =
       co_await net::on_pool(context_.calls, [instance, name = spare_id_] { return instance->open_operation(name); });
   preparing_ = false;
+  if (instance != instance_) co_return;  // it was rolled back meanwhile
   const std::shared_ptr<Exec> claimant = std::exchange(spare_claim_, nullptr);
   if (claimant) {
     if (claimant->finished()) co_return;

@@ -36,13 +36,24 @@ EndCause cause_of_failed_start(const Error& error) {
 
 asio::awaitable<void> LiveSandbox::launch() {
   const Self self = shared_from_this();
+  awaits_adoption_ = false;
+  changed_.notify();
+  // Held before its turn: its end has a turn of its own meanwhile.
+  while (held() && !end_wanted_ && !context_.stopping) co_await changed_.wait(kNoInstant);
+  if (held() && !end_wanted_) co_return;
   const Mailbox::Turn turn = co_await mailbox_.enter();
+  if (over()) co_return;
   if (end_wanted_) co_return co_await end_now(end_cause_, end_detail_);
 
   const Instant by = context_.clock.now() + context_.limits.launch_deadline;
   while (!context_.swept && !end_wanted_ && context_.clock.now() < by) co_await context_.swept_now.wait(by);
   if (end_wanted_) co_return co_await end_now(end_cause_, end_detail_);
   if (!context_.swept) co_return co_await end_now(EndCause::kStartFailed, "the node was still taking up what an earlier run had left");
+  co_await bring_to_life(by);
+}
+
+asio::awaitable<void> LiveSandbox::bring_to_life(Instant by) {
+  const Self self = shared_from_this();
   Result<Launched> launched = co_await net::on_pool(context_.launches, [self, by]() -> Result<Launched> {
     DSEC_TRY(fail_point("edge.launch"));
     return self->owner_.launch_blocking(self->accepted_, Deadline::at(by));
@@ -52,6 +63,7 @@ asio::awaitable<void> LiveSandbox::launch() {
   spare_ = std::move(launched->first_operation);
   backend_record_ = launched->record.backend_record;
   upper_record_ = launched->record.upper_record;
+  rolling_back_ = false;
   launched->record.id = id();
   Result<void> step = fail_point("edge.launched");
   if (step.ok()) {
@@ -94,8 +106,12 @@ asio::awaitable<void> LiveSandbox::bring_up(sys::Fd agent, Greeting hello, Insta
 
 void LiveSandbox::become_running() {
   const std::int64_t now = context_.now_ms();
-  StartedRecord record{.id = id(), .at_ms = now, .expires_at_ms = 0};
-  if (sandbox_.spec.lifetime.max_seconds > 0) record.expires_at_ms = now + sandbox_.spec.lifetime.max_seconds * 1000;
+  // One that was rolled back has started once.
+  StartedRecord record{.id = id(), .at_ms = sandbox_.started_at_ms, .expires_at_ms = sandbox_.expires_at_ms};
+  if (record.at_ms == 0) {
+    record.at_ms = now;
+    if (sandbox_.spec.lifetime.max_seconds > 0) record.expires_at_ms = now + sandbox_.spec.lifetime.max_seconds * 1000;
+  }
   if (Result<void> step = fail_point("edge.started"); !step.ok()) {
     begin_end(EndCause::kStartFailed, step.error().message());
     return;
@@ -153,7 +169,7 @@ void LiveSandbox::on_channel_lost(const std::string& why) {
   greeted_ = false;
   for (const auto& [request_id, transfer] : transfers_) transfer->on_lost();
   changed_.notify();
-  if (sandbox_.state == SandboxState::kRunning && !reconnecting_ && !end_wanted_) {
+  if ((running() || at_rest()) && !reconnecting_ && !end_wanted_) {
     reconnecting_ = true;
     asio::co_spawn(context_.io, [self = shared_from_this(), why] { return self->reconnect(why); }, asio::detached);
   }
@@ -197,7 +213,7 @@ void LiveSandbox::watch_pidfd() {
     self->gone_ = true;
     self->give_up_pack();
     self->changed_.notify();
-    if (self->sandbox_.state != SandboxState::kRunning || self->end_wanted_) return;
+    if ((!self->running() && !self->at_rest()) || self->end_wanted_) return;
     asio::co_spawn(
         self->context_.io,
         [](Self sandbox) -> asio::awaitable<void> {
@@ -277,54 +293,17 @@ asio::awaitable<void> LiveSandbox::end_now(EndCause cause, std::string detail) {
   end_detail_ = detail;
   sandbox_.cause = cause;
   sandbox_.end_detail = detail;
+  stop_reclaim();
+  sandbox_.pause.reset();
   const TransitionRecord ending{.id = id(), .state = SandboxState::kEnding, .cause = cause, .detail = detail};
   if (Result<std::uint64_t> logged = context_.log(WalType::kTransition, ending); !logged.ok())
     log_error("an ending is not in the log", {{"sandbox", id()}, {"why", logged.error().message()}});
   if (Result<void> step = fail_point("edge.ending"); !step.ok()) log_warning(step.error().message());
   if (sandbox_.state != SandboxState::kEnding) set_state(SandboxState::kEnding);
   fail_open_work(cause, detail);
-  owner_.disconnect_network(*this);
-  // Closed when the agent is gone: told before, it would only wake up to be killed.
-  sys::Fd agent = channel_ != nullptr ? channel_->release() : sys::Fd();
-  greeted_ = false;
-  // Not close(): it leaves it to the kernel to take the descriptor out of the loop's
-  // epoll set, which keeps it as long as the instance has a duplicate. The end of this
-  // process would be told to whoever has the loop's record of it by then, and that
-  // was another sandbox, ended as destroyed.
-  sys::Fd(pidfd_.is_open() ? pidfd_.release() : -1).reset();
-
-  const auto operations = std::make_shared<std::vector<std::shared_ptr<backend::Operation>>>();
-  if (spare_) operations->push_back(std::move(spare_));
-  for (const auto& [op_id, exec] : execs_)
-    if (exec->processes()) {
-      operations->push_back(exec->processes());
-      exec->give_processes(nullptr);
-    }
-  lingering_.clear();
-  Duration pause = std::chrono::milliseconds(20);
-  for (int attempt = 1;; ++attempt) {
-    const Result<void> destroyed = co_await net::on_pool(
-        context_.launches, [self, instance = instance_, operations]() -> Result<void> {
-          DSEC_TRY(fail_point("edge.destroy"));
-          if (instance) DSEC_TRY(instance->destroy(Deadline::in(self->context_.limits.destroy_deadline)));
-          operations->clear();
-          if (!self->upper_record_.empty()) DSEC_TRY(self->owner_.remove_upper(self->accepted_.id, self->upper_record_));
-          return fail_point("edge.destroyed");
-        });
-    if (destroyed.ok()) break;
-    log_error("a sandbox cannot be removed",
-              {{"sandbox", id()}, {"attempt", std::to_string(attempt)}, {"why", destroyed.error().message()}});
-    // The next start sweeps what is left; the caller is not kept waiting for it.
-    if (attempt == kDestroyAttempts) break;
-    co_await changed_.wait(context_.clock.now() + pause);
-    pause *= 4;
-  }
-  if (!operations->empty()) {
-    const Result<void> queued = context_.calls.submit([operations] { operations->clear(); });
-    if (!queued.ok()) operations->clear();
-  }
-  agent.reset();
-  instance_.reset();
+  const Result<void> gone = co_await take_down();
+  // The next start sweeps what is left; the caller is not kept waiting for it.
+  if (!gone.ok()) log_error("what is left of a sandbox is removed at the next start", {{"sandbox", id()}, {"why", gone.error().message()}});
 
   sandbox_.ended_at_ms = context_.now_ms();
   if (Result<std::uint64_t> logged =
@@ -344,6 +323,56 @@ asio::awaitable<void> LiveSandbox::end_now(EndCause cause, std::string detail) {
     events_.clear();
   }
   set_state(SandboxState::kEnded);
+}
+
+asio::awaitable<Result<void>> LiveSandbox::take_down() {
+  const Self self = shared_from_this();
+  owner_.disconnect_network(*this);
+  // Closed when the agent is gone: told before, it would only wake up to be killed.
+  sys::Fd agent = channel_ != nullptr ? channel_->release() : sys::Fd();
+  greeted_ = false;
+  // Not close(): it leaves it to the kernel to take the descriptor out of the loop's
+  // epoll set, which keeps it as long as the instance has a duplicate. The end of this
+  // process would be told to whoever has the loop's record of it by then, and that
+  // was another sandbox, ended as destroyed.
+  sys::Fd(pidfd_.is_open() ? pidfd_.release() : -1).reset();
+
+  const auto operations = std::make_shared<std::vector<std::shared_ptr<backend::Operation>>>();
+  if (spare_) operations->push_back(std::move(spare_));
+  for (const auto& [op_id, exec] : execs_)
+    if (exec->processes()) {
+      operations->push_back(exec->processes());
+      exec->give_processes(nullptr);
+    }
+  lingering_.clear();
+  Result<void> outcome;
+  Duration pause = std::chrono::milliseconds(20);
+  for (int attempt = 1;; ++attempt) {
+    const Result<void> destroyed = co_await net::on_pool(
+        context_.launches, [self, instance = instance_, operations]() -> Result<void> {
+          DSEC_TRY(fail_point("edge.destroy"));
+          if (instance) DSEC_TRY(instance->destroy(Deadline::in(self->context_.limits.destroy_deadline)));
+          operations->clear();
+          if (!self->upper_record_.empty()) DSEC_TRY(self->owner_.remove_upper(self->accepted_.id, self->upper_record_));
+          return fail_point("edge.destroyed");
+        });
+    if (destroyed.ok()) break;
+    log_error("a sandbox cannot be removed",
+              {{"sandbox", id()}, {"attempt", std::to_string(attempt)}, {"why", destroyed.error().message()}});
+    if (attempt == kDestroyAttempts) {
+      outcome = destroyed.error();
+      break;
+    }
+    co_await changed_.wait(context_.clock.now() + pause);
+    pause *= 4;
+  }
+  if (!operations->empty()) {
+    const Result<void> queued = context_.calls.submit([operations] { operations->clear(); });
+    if (!queued.ok()) operations->clear();
+  }
+  agent.reset();
+  instance_.reset();
+  co_return outcome;
 }
 
 asio::awaitable<Result<void>> LiveSandbox::wait_until_ready(Instant by) {
@@ -386,19 +415,21 @@ asio::awaitable<void> LiveSandbox::readopt(std::shared_ptr<backend::Instance> in
   owner_.note_earlier_data_faults(*this);
   if (instance_ == nullptr) {
     if (end_wanted_) co_return co_await end_now(end_cause_, end_detail_);
+    if (same_boot && rolling_back_) co_return co_await put_in_place();
     if (!same_boot) co_return co_await end_now(EndCause::kNodeLost, "the machine was restarted");
     if (backend_record_.empty()) co_return co_await end_now(EndCause::kStartFailed, "the edge was restarted during the launch");
     co_return co_await end_now(EndCause::kEnvDestroyed, "it ended while the edge was restarted");
   }
   if (end_wanted_) co_return co_await end_now(end_cause_, end_detail_);
+  if (rolling_back_) co_return co_await put_in_place();
   watch_pidfd();
   const Instant by = context_.clock.now() + context_.limits.channel_deadline;
-  if (sandbox_.state != SandboxState::kRunning) {
+  if (!running() && !at_rest()) {
     Result<sys::Fd> socket = co_await net::on_pool(context_.calls, [held = instance_, by] { return held->dial_agent(Deadline::at(by)); });
     if (!socket.ok()) co_return co_await end_now(EndCause::kStartFailed, socket.error().message());
     co_return co_await bring_up(std::move(socket).value(), Greeting::kOwed, by);
   }
-  co_await thaw_left_frozen();
+  co_await stand_as_logged();
   // The operations' cgroups first: what the agent then says can be acted upon.
   for (const auto& [op_id, exec] : execs_) {
     if (exec->finished()) continue;

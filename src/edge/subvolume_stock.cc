@@ -68,12 +68,29 @@ SubvolumeStock::~SubvolumeStock() {
   if (thread_.joinable()) thread_.join();
 }
 
-Result<Subvolume> SubvolumeStock::make() {
-  Subvolume made;
-  {
-    const std::lock_guard lock(mutex_);
-    made.name = std::string(kSpare) + std::to_string(next_number_++);
+std::string SubvolumeStock::next_name() {
+  const std::lock_guard lock(mutex_);
+  return std::string(kSpare) + std::to_string(next_number_++);
+}
+
+Result<Subvolume> SubvolumeStock::snapshot(int source) {
+  Subvolume made{.name = next_name(), .directory = {}};
+  btrfs_ioctl_vol_args_v2 arguments{};
+  arguments.fd = source;
+  arguments.flags = BTRFS_SUBVOL_RDONLY;
+  std::memcpy(arguments.name, made.name.c_str(), made.name.size() + 1);
+  if (::ioctl(root_, BTRFS_IOC_SNAP_CREATE_V2, &arguments) != 0) return errno_error("take a snapshot", errno);
+  Result<sys::Fd> directory = sys::open_at(root_, made.name, O_RDONLY | O_DIRECTORY);
+  if (!directory.ok()) {
+    throw_away(made.name);
+    return std::move(directory).error();
   }
+  made.directory = std::move(directory).value();
+  return made;
+}
+
+Result<Subvolume> SubvolumeStock::make() {
+  Subvolume made{.name = next_name(), .directory = {}};
   btrfs_ioctl_vol_args_v2 arguments{};
   std::memcpy(arguments.name, made.name.c_str(), made.name.size() + 1);
   if (::ioctl(root_, BTRFS_IOC_SUBVOL_CREATE_V2, &arguments) != 0) return errno_error("make a subvolume", errno);

@@ -36,6 +36,8 @@ class SubvolumeStock {
   // One that is nobody's, under a name that its taker changes; with the directories upper and
   // work. Any thread.
   Result<Subvolume> take();
+  // A read-only one that holds what that of `source` holds now, named as spares are.
+  Result<Subvolume> snapshot(int source);
   // Its name and its space are free soon. Nothing of that name is no error. Any thread.
   void throw_away(std::string name);
   // Waits for the drop of what was thrown away under this name. False: nothing was. Any thread.
@@ -44,6 +46,7 @@ class SubvolumeStock {
  private:
   explicit SubvolumeStock(int root) : root_(root) {}
   Result<Subvolume> make();
+  std::string next_name();
   void run();
 
   const int root_;

@@ -193,6 +193,30 @@ Result<UpperLayer> BtrfsUpperPool::open(const std::string& id) {
   return UpperLayer{std::move(directory), 0};
 }
 
+namespace {
+
+class BtrfsSnapshot final : public UpperSnapshot {
+ public:
+  BtrfsSnapshot(SubvolumeStock& stock, Subvolume made) : stock_(stock), made_(std::move(made)) {}
+  ~BtrfsSnapshot() override {
+    made_.directory.reset();
+    stock_.throw_away(made_.name);
+  }
+  backend::WritableLayer layer() const override { return {backend::WritableLayer::Kind::kDirectory, made_.directory.get(), 0}; }
+
+ private:
+  SubvolumeStock& stock_;
+  Subvolume made_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<UpperSnapshot>> BtrfsUpperPool::snapshot(const std::string& id) {
+  DSEC_ASSIGN(const UpperLayer upper, open(id));
+  DSEC_ASSIGN(Subvolume made, stock_->snapshot(upper.directory.get()));
+  return std::unique_ptr<UpperSnapshot>(std::make_unique<BtrfsSnapshot>(*stock_, std::move(made)));
+}
+
 Result<void> BtrfsUpperPool::remove(const std::string& id) {
   DSEC_ASSIGN(const std::string name, name_of(id));
   stock_->throw_away(name);

@@ -10,6 +10,10 @@ Result<UpperLayer> TmpfsUpperPool::create(const std::string&, std::uint64_t limi
 
 Result<UpperLayer> TmpfsUpperPool::open(const std::string&) { return UpperLayer{}; }
 
+Result<std::unique_ptr<UpperSnapshot>> TmpfsUpperPool::snapshot(const std::string&) {
+  return Error(ErrorCode::kUnsupported, "of what lies in memory there are no snapshots");
+}
+
 Result<void> TmpfsUpperPool::remove(const std::string&) { return {}; }
 Result<std::size_t> TmpfsUpperPool::sweep(const std::vector<std::string>&) { return std::size_t{0}; }
 std::string TmpfsUpperPool::describe() const { return "tmpfs, at most half of the sandbox's memory"; }
@@ -23,6 +27,11 @@ Result<UpperLayer> UpperPools::create(const std::string& id, std::uint64_t disk_
 Result<UpperLayer> UpperPools::open(const std::string& id) {
   Result<UpperLayer> on_disk = disk_ != nullptr ? disk_->open(id) : Error(ErrorCode::kNotFound, "no disk pool");
   return on_disk.ok() || on_disk.error().code() != ErrorCode::kNotFound ? std::move(on_disk) : memory_.open(id);
+}
+
+Result<std::unique_ptr<UpperSnapshot>> UpperPools::snapshot(const std::string& id) {
+  Result<std::unique_ptr<UpperSnapshot>> on_disk = disk_ != nullptr ? disk_->snapshot(id) : Error(ErrorCode::kNotFound, "no disk pool");
+  return on_disk.ok() || on_disk.error().code() != ErrorCode::kNotFound ? std::move(on_disk) : memory_.snapshot(id);
 }
 
 Result<void> UpperPools::remove(const std::string& id) {

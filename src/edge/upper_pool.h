@@ -27,6 +27,14 @@ struct UpperLayer {
   std::uint64_t limit_bytes = 0;
 };
 
+// A writable layer as it was at one moment. Goes with this object, or with the next
+// start when the process dies before.
+class UpperSnapshot {
+ public:
+  virtual ~UpperSnapshot() = default;
+  virtual backend::WritableLayer layer() const = 0;
+};
+
 class UpperPool {
  public:
   virtual ~UpperPool() = default;
@@ -35,6 +43,9 @@ class UpperPool {
   virtual Result<UpperLayer> create(const std::string& id, std::uint64_t limit_bytes) = 0;
   // That of `id`, as create() gave it. kNotFound when there is none here.
   virtual Result<UpperLayer> open(const std::string& id) = 0;
+  // What that of `id` holds now, for as long as the snapshot lives; whatever is written
+  // later is not in it. kUnsupported where only the layer itself can be read.
+  virtual Result<std::unique_ptr<UpperSnapshot>> snapshot(const std::string& id) = 0;
   // Idempotent. Space and name are free at once or soon after; create() waits for the name.
   virtual Result<void> remove(const std::string& id) = 0;
   // Removes what belongs to none of `live`; returns how many.
@@ -47,6 +58,7 @@ class TmpfsUpperPool final : public UpperPool {
  public:
   Result<UpperLayer> create(const std::string& id, std::uint64_t limit_bytes) override;
   Result<UpperLayer> open(const std::string& id) override;
+  Result<std::unique_ptr<UpperSnapshot>> snapshot(const std::string& id) override;
   Result<void> remove(const std::string& id) override;
   Result<std::size_t> sweep(const std::vector<std::string>& live) override;
   std::string describe() const override;
@@ -67,6 +79,7 @@ class BtrfsUpperPool final : public UpperPool {
 
   Result<UpperLayer> create(const std::string& id, std::uint64_t limit_bytes) override;
   Result<UpperLayer> open(const std::string& id) override;
+  Result<std::unique_ptr<UpperSnapshot>> snapshot(const std::string& id) override;
   Result<void> remove(const std::string& id) override;
   Result<std::size_t> sweep(const std::vector<std::string>& live) override;
   std::string describe() const override;
@@ -95,6 +108,7 @@ class UpperPools {
   Result<UpperLayer> create(const std::string& id, std::uint64_t disk_bytes, std::uint64_t memory_bytes);
   // Of a sandbox that lives: wherever create() put it.
   Result<UpperLayer> open(const std::string& id);
+  Result<std::unique_ptr<UpperSnapshot>> snapshot(const std::string& id);
   Result<void> remove(const std::string& id);
   Result<std::size_t> sweep(const std::vector<std::string>& live);
   std::string describe() const;

@@ -139,5 +139,25 @@ TEST(UpperPoolsTest, ATmpfsNeverHoldsMoreThanHalfOfTheMemory) {
   EXPECT_NE(pools.describe().find("none here"), std::string::npos);
 }
 
+TEST_F(BtrfsUpperPoolTest, ASnapshotHoldsWhatWasThereAndGoesWithItsObject) {
+  const UpperLayer upper = pool_->create("a", 100 << 20).value();
+  const auto write = [&](const char* text) {
+    const sys::Fd file = sys::open_at(upper.directory.get(), "upper/f", O_WRONLY | O_CREAT | O_TRUNC, 0600).value();
+    ASSERT_TRUE(sys::write_all(file.get(), text).ok());
+  };
+  write("before");
+
+  auto snapshot = pool_->snapshot("a");
+  ASSERT_TRUE(snapshot.ok()) << snapshot.error().message();
+  write("after");
+
+  const int directory = (*snapshot)->layer().directory_fd;
+  EXPECT_EQ(sys::read_file_at(directory, "upper/f").value(), "before");
+  EXPECT_EQ(::openat(directory, "upper/new", O_WRONLY | O_CREAT, 0600), -1) << "it is read-only";
+  snapshot->reset();
+  EXPECT_EQ(pool_->snapshot("b").error().code(), ErrorCode::kNotFound);
+  ASSERT_TRUE(pool_->sweep({}).ok());
+}
+
 }  // namespace
 }  // namespace dsec::edge

@@ -1,9 +1,9 @@
 #include "edge/wal_records.h"
 
 #include <boost/json.hpp>
-#include <protozero/pbf_reader.hpp>
 #include <protozero/pbf_writer.hpp>
 
+#include "edge/wal_read_record.h"
 #include "model/json.h"
 
 namespace dsec::edge {
@@ -63,21 +63,6 @@ model::ImageConfig read_config(pbf_reader reader) {
       default: reader.skip();
     }
   return config;
-}
-
-// Runs `field` for each field; protozero's exceptions end here.
-template <typename Record, typename Field>
-Result<Record> read_record(std::string_view body, Field field) {
-  Record record;
-  try {
-    pbf_reader reader(body.data(), body.size());
-    while (reader.next()) {
-      if (!field(record, reader)) reader.skip();
-    }
-  } catch (const std::exception& failed) {
-    return Error(ErrorCode::kDataFault, std::string("a record of the edge log cannot be read: ") + failed.what());
-  }
-  return record;
 }
 
 }  // namespace
@@ -214,6 +199,7 @@ std::string encode(const PatchedRecord& r) {
   writer.add_string(1, r.id);
   writer.add_string(2, spec_text(r.spec));
   writer.add_int64(3, r.expires_at_ms);
+  if (r.left_ms >= 0) writer.add_int64(4, r.left_ms);
   return out;
 }
 
@@ -225,6 +211,7 @@ Result<PatchedRecord> decode_record(std::string_view body) {
                   case 1: r.id = f.get_string(); return true;
                   case 2: spec = f.get_string(); return true;
                   case 3: r.expires_at_ms = f.get_int64(); return true;
+                  case 4: r.left_ms = f.get_int64(); return true;
                   default: return false;
                 }
               }));
@@ -398,6 +385,29 @@ Result<DataFaultRecord> decode_record(std::string_view body) {
       case 1: r.id = f.get_string(); return true;
       case 2: r.at_ms = f.get_int64(); return true;
       case 3: r.detail = f.get_string(); return true;
+      default: return false;
+    }
+  });
+}
+
+std::string encode(const RolledBackRecord& r) {
+  std::string out;
+  pbf_writer writer(out);
+  writer.add_string(1, r.id);
+  writer.add_string(2, r.checkpoint);
+  for (const auto& digest : r.layer_digests) writer.add_string(3, digest);
+  writer.add_int64(4, r.at_ms);
+  return out;
+}
+
+template <>
+Result<RolledBackRecord> decode_record(std::string_view body) {
+  return read_record<RolledBackRecord>(body, [](RolledBackRecord& r, pbf_reader& f) {
+    switch (f.tag()) {
+      case 1: r.id = f.get_string(); return true;
+      case 2: r.checkpoint = f.get_string(); return true;
+      case 3: r.layer_digests.push_back(f.get_string()); return true;
+      case 4: r.at_ms = f.get_int64(); return true;
       default: return false;
     }
   });

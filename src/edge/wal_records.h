@@ -25,6 +25,12 @@ enum class WalType : std::uint8_t {
   kEnded,
   kForgotten,   // nothing of it is kept any more
   kDataFault,   // the first one that it met
+  kPaused,      // before the freeze, and again when what it says has changed
+  kResumed,     // before the thaw
+  kFenced,      // the highest fence that a request about it carried
+  kHeld,        // a bulk pause: who matches it and comes later waits; its id is the hold's own
+  kHoldEnded,
+  kRolledBack = 32,  // before the container goes whose place a new one over other layers takes
 };
 
 struct EdgeStartRecord {
@@ -68,6 +74,7 @@ struct PatchedRecord {
   std::string id;
   model::SandboxSpec spec;
   std::int64_t expires_at_ms = 0;
+  std::int64_t left_ms = -1;  // while it is paused: of its lifetime, as in model::Pause
 };
 
 struct OpAcceptedRecord {
@@ -129,6 +136,44 @@ struct DataFaultRecord {
   std::string detail;
 };
 
+struct RolledBackRecord {
+  std::string id;
+  std::string checkpoint;
+  std::vector<std::string> layer_digests;  // from now on
+  std::int64_t at_ms = 0;
+};
+
+struct PausedRecord {
+  std::string id;
+  model::Pause pause;
+};
+
+struct ResumedRecord {
+  std::string id;
+  std::int64_t at_ms = 0;
+  std::int64_t expires_at_ms = 0;
+};
+
+struct FencedRecord {
+  std::string id;
+  std::uint64_t fence = 0;
+};
+
+// What a bulk pause said, for who comes after it.
+struct HeldRecord {
+  std::string id;  // of the project and the selector: one for both
+  std::string project;
+  std::string selector;  // "" = all of the project
+  std::string reason;
+  model::Wake wake = model::Wake::kAny;
+  std::uint64_t fence = 0;
+  std::int64_t at_ms = 0;
+};
+
+struct HoldEndedRecord {
+  std::string id;
+};
+
 std::string encode(const EdgeStartRecord& r);
 std::string encode(const AcceptedRecord& r);
 std::string encode(const LaunchedRecord& r);
@@ -140,12 +185,18 @@ std::string encode(const OpFinishedRecord& r);
 std::string encode(const EndedRecord& r);
 std::string encode(const ForgottenRecord& r);
 std::string encode(const DataFaultRecord& r);
+std::string encode(const RolledBackRecord& r);
+std::string encode(const PausedRecord& r);
+std::string encode(const ResumedRecord& r);
+std::string encode(const FencedRecord& r);
+std::string encode(const HeldRecord& r);
+std::string encode(const HoldEndedRecord& r);
 
 // kDataFault for a body that is not such a record.
 template <typename Record>
 Result<Record> decode_record(std::string_view body);
 
-// Every record but kEdgeStart names its sandbox in field 1.
+// Every record but kEdgeStart names its sandbox, or its hold, in field 1.
 Result<std::string> sandbox_of(std::string_view body);
 
 }  // namespace dsec::edge

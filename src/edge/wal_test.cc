@@ -9,6 +9,8 @@
 #include <future>
 #include <set>
 
+#include "edge/wal_records.h"
+
 namespace dsec::edge {
 namespace {
 
@@ -205,6 +207,46 @@ TEST_F(WalTest, ABaseVoidsOlderSegmentsThatACrashLeft) {
   EXPECT_EQ(seen_.size(), 60u);
   EXPECT_EQ(std::set<std::string>(seen_.begin(), seen_.end()).size(), 60u);
   EXPECT_FALSE(fs::exists(segment(1)));
+}
+
+TEST(WalRecordTest, CarriesAPauseAndItsEnd) {
+  const PausedRecord paused{"box", {.at_ms = 5, .reason = "idle", .wake = model::Wake::kHolder, .fence = 1ULL << 63, .left_ms = 0, .reclaimed_bytes = 3, .swapped_bytes = 2}};
+  const HeldRecord held{.id = "hold-1", .project = "p", .selector = "job=a", .reason = "step", .wake = model::Wake::kHolder, .fence = 4, .at_ms = 6};
+
+  const Result<PausedRecord> read = decode_record<PausedRecord>(encode(paused));
+  const Result<ResumedRecord> resumed = decode_record<ResumedRecord>(encode(ResumedRecord{"box", 7, 8}));
+  const Result<HeldRecord> hold = decode_record<HeldRecord>(encode(held));
+
+  ASSERT_TRUE(read.ok() && resumed.ok() && hold.ok());
+  EXPECT_EQ(read->id, "box");
+  EXPECT_EQ(read->pause.reason, "idle");
+  EXPECT_EQ(read->pause.wake, model::Wake::kHolder);
+  EXPECT_EQ(read->pause.fence, 1ULL << 63);
+  EXPECT_EQ(read->pause.left_ms, 0);
+  EXPECT_EQ(read->pause.reclaimed_bytes, 3);
+  EXPECT_EQ(read->pause.swapped_bytes, 2);
+  EXPECT_EQ(resumed->expires_at_ms, 8);
+  EXPECT_EQ(hold->selector, "job=a");
+  EXPECT_EQ(hold->fence, 4u);
+  EXPECT_EQ(sandbox_of(encode(held)).value(), "hold-1");
+  EXPECT_EQ(decode_record<FencedRecord>(encode(FencedRecord{"box", 9})).value().fence, 9u);
+  EXPECT_EQ(decode_record<HoldEndedRecord>(encode(HoldEndedRecord{"hold-1"})).value().id, "hold-1");
+}
+
+TEST(WalRecordTest, RefusesAPauseThatIsNone) {
+  EXPECT_FALSE(decode_record<PausedRecord>("\x22\x06nobody").ok());
+  EXPECT_FALSE(decode_record<ResumedRecord>("\xff").ok());
+}
+
+// A patch of an earlier version says nothing of what is left.
+TEST(WalRecordTest, ReadsAPatchWithoutWhatIsLeft) {
+  PatchedRecord record{.id = "box", .spec = {}, .expires_at_ms = 5};
+  record.spec.image = "tiny:1";
+
+  const Result<PatchedRecord> read = decode_record<PatchedRecord>(encode(record));
+
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(read->left_ms, -1);
 }
 
 }  // namespace

@@ -9,16 +9,16 @@ namespace {
 
 constexpr std::uint64_t kMostChunks = 1 << 16;  // of one file
 
-std::uint8_t chunk_bits_for(std::uint64_t bytes) {
+}  // namespace
+
+std::uint8_t smallest_chunk_bits(std::uint64_t file_bytes) {
   std::uint8_t bits = 0;
-  while ((bytes >> (kBlockBits + bits)) > kMostChunks) bits++;
+  while ((file_bytes >> (kBlockBits + bits)) > kMostChunks) bits++;
   return bits;
 }
 
-}  // namespace
-
 void ContentStore::begin_sparse() {
-  chunk_bits_ = chunk_bits_for(shape_.bytes);
+  chunk_bits_ = smallest_chunk_bits(shape_.bytes);
   in_run_ = false;
   runs_.clear();
 }

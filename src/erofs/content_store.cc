@@ -58,6 +58,11 @@ std::uint32_t ContentStore::refer(Content content) {
   return add(std::move(content));
 }
 
+Result<void> ContentStore::append_blocks(std::string_view blocks) {
+  DSEC_CHECK(blocks.size() % kBlockBytes == 0);
+  return data_.append(blocks);
+}
+
 void ContentStore::begin(const FileShape& shape, std::uint64_t room) {
   shape_ = shape;
   room_ = tails_.bytes() + kBlockBytes <= kMostTailBytes ? room : 0;

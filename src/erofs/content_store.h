@@ -70,6 +70,8 @@ struct Content {
 // file is stored in whole blocks. Large files are, so that they can be mapped
 // without a page cache (DAX); so is what would save little.
 std::uint64_t tail_bytes(std::uint64_t file_bytes, std::uint64_t room);
+// Of a file of chunks, so that its index stays small: log2 of a chunk's blocks, at least.
+std::uint8_t smallest_chunk_bits(std::uint64_t file_bytes);
 
 class ContentStore {
  public:
@@ -88,9 +90,13 @@ class ContentStore {
   // The number of the content; kNone for the empty file.
   Result<std::uint32_t> finish();
 
-  // A content that lies in a parent's data, as it is described; its tail is copied.
-  // kNone when no more tails are held: it can be written instead.
+  // A content that lies in a parent's data, or where append_blocks() has put it, as it
+  // is described; its tail is copied. kNone when no more tails are held: it can be
+  // written instead.
   std::uint32_t refer(Content content);
+  // Whole blocks as they are, at next_block(). What they hold is told by refer().
+  Result<void> append_blocks(std::string_view blocks);
+  std::uint32_t next_block() const { return static_cast<std::uint32_t>(data_.bytes() / kBlockBytes); }
 
   const Content& content(std::uint32_t id) const { return contents_[id]; }
   const std::vector<ParentData>& parents() const { return options_.parents; }
@@ -117,7 +123,6 @@ class ContentStore {
   std::uint32_t find_in_parents(const std::string& digest) const;
   void remember(std::uint32_t id, std::uint64_t fingerprint, const std::string& digest);
   std::uint32_t add(Content content);
-  std::uint32_t next_block() const { return static_cast<std::uint32_t>(data_.bytes() / kBlockBytes); }
   std::uint64_t chunk_bytes() const { return std::uint64_t{kBlockBytes} << chunk_bits_; }
   void begin_sparse();
   Result<void> write_sparse(std::string_view bytes);

@@ -9,6 +9,7 @@
 
 #include "erofs/attributes.h"
 #include "erofs/stored_content.h"
+#include "erofs/stored_entry.h"
 #include "erofs/tree_walk.h"
 
 namespace dsec::erofs {
@@ -18,23 +19,6 @@ namespace {
 constexpr std::size_t kCopyBytes = 1 << 20;
 
 std::string digest_of(const DeviceSlot& slot) { return std::string(slot.tag, sizeof slot.tag); }
-
-Result<EntryMeta> meta_of(Reader& reader, const StoredInode& node) {
-  if (node.seconds < 0) return fault_at(node.offset, "a time before 1970");
-  EntryMeta meta{.mode = node.mode & 07777, .uid = node.uid, .gid = node.gid, .mtime_seconds = node.seconds, .mtime_nanoseconds = node.nanoseconds, .attributes = {}};
-  DSEC_ASSIGN(std::vector<Attribute> attributes, reader.attributes(node));
-  for (Attribute& one : attributes) {
-    if (attribute_allowed(one.name)) meta.attributes.emplace_back(std::move(one.name), std::move(one.value));
-  }
-  std::sort(meta.attributes.begin(), meta.attributes.end());
-  DSEC_TRY(check_attributes(meta.attributes));
-  return meta;
-}
-
-Result<bool> is_opaque(Reader& reader, const StoredInode& directory) {
-  DSEC_ASSIGN(const std::vector<Attribute> attributes, reader.attributes(directory));
-  return std::any_of(attributes.begin(), attributes.end(), [](const Attribute& one) { return one.name == "trusted.overlay.opaque"; });
-}
 
 bool is_unstated(const StoredInode& node) { return node.uid == kUnstatedOwner; }
 
@@ -100,7 +84,7 @@ class Merge {
     if (node.is_directory()) return lay_directory(reader, path, node);
     if (node.is_device()) return tree_.remove(path);
     if (const auto known = made_.find(node.nid); known != made_.end()) return tree_.link(path, known->second);
-    DSEC_ASSIGN(EntryMeta meta, meta_of(reader, node).within(path));
+    DSEC_ASSIGN(EntryMeta meta, stored_meta(reader, node).within(path));
     note_time(meta);
     DSEC_ASSIGN(const std::uint32_t made, tree_.make(path, static_cast<std::uint16_t>(node.mode), meta));
     if (node.links > 1) made_[node.nid] = made;
@@ -117,7 +101,7 @@ class Merge {
 
   Result<void> lay_directory(Reader& reader, const std::string& path, const StoredInode& node) {
     if (!is_unstated(node)) {
-      DSEC_ASSIGN(const EntryMeta meta, meta_of(reader, node).within(path));
+      DSEC_ASSIGN(const EntryMeta meta, stored_meta(reader, node).within(path));
       note_time(meta);
       if (!path.empty()) DSEC_TRY(tree_.make_directory(path, meta));
     }

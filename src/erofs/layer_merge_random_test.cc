@@ -5,6 +5,7 @@
 
 #include "erofs/hand_made_image.h"
 #include "erofs/layer_merge_fixture.h"
+#include "erofs/stack_lookup.h"
 
 namespace dsec::erofs {
 namespace {
@@ -12,6 +13,16 @@ namespace {
 using test::Image;
 using test::LayerMergeTest;
 using test::pattern;
+
+// Every path of the scene and every kind of miss.
+std::vector<std::string> all_paths() {
+  std::vector<std::string> out = {""};
+  for (std::size_t i = 0; i < out.size() && std::count(out[i].begin(), out[i].end(), '/') < 2; i++) {
+    const std::string above = out[i];
+    for (const char name : {'a', 'b', 'c', 'd'}) out.push_back(above.empty() ? std::string(1, name) : above + "/" + name);
+  }
+  return out;
+}
 
 // Random layers, whiteouts before entries as tars have them, once merged and once
 // written one over the other into one tree.
@@ -118,7 +129,30 @@ class Scene {
   std::string last_file_;
 };
 
-TEST_F(LayerMergeTest, SaysWhatUnpackingTheLayersInOrderSays) {
+class LayerStackTest : public LayerMergeTest {
+ protected:
+  // What a look through the layers finds is what their merge has.
+  void expect_found_without_merging(const std::vector<const Image*>& layers, Reader& merged, unsigned seed) {
+    std::vector<Reader> readers;
+    std::vector<Reader*> pointers;
+    for (const Image* layer : layers) readers.push_back(reader(*layer));
+    for (Reader& one : readers) pointers.push_back(&one);
+    LayerStack stack(pointers);
+    for (const std::string& path : all_paths()) {
+      const Result<StoredInode> expected = merged.lookup("/" + path);
+      const auto found = stack.find(path, LayerStack::LastLink::kKeep);
+      ASSERT_TRUE(found.ok()) << path << ", seed " << seed;
+      // That only whiteouts imply is told as there.
+      if (found->has_value() && (*found)->node.uid == kUnstatedOwner && (!expected.ok() || !expected->is_directory())) continue;
+      ASSERT_EQ(found->has_value(), expected.ok()) << path << ", seed " << seed;
+      if (!expected.ok()) continue;
+      ASSERT_EQ((*found)->node.mode & 0170000, expected->mode & 0170000) << path << ", seed " << seed;
+      if (!expected->is_directory()) ASSERT_EQ((*found)->node.size, expected->size) << path << ", seed " << seed;
+    }
+  }
+};
+
+TEST_F(LayerStackTest, SaysWhatUnpackingTheLayersInOrderSays) {
   for (unsigned seed = 0; seed < 150; seed++) {
     const Profile profile = seed % 2 == 0 ? Profile::kPlain : Profile::kLz4;
     Image direct({.overlaps = Overlaps::kReplace, .profile = profile});
@@ -144,6 +178,7 @@ TEST_F(LayerMergeTest, SaysWhatUnpackingTheLayersInOrderSays) {
     for (const auto& [path, text] : expected) ASSERT_EQ(found.contains(path) ? found.at(path) : "", text) << path << ", seed " << seed;
     ASSERT_EQ(found.size(), expected.size()) << "seed " << seed;
     ASSERT_EQ(merged.digest(), again.digest()) << "seed " << seed;
+    expect_found_without_merging(layers, of_merged, seed);
   }
 }
 

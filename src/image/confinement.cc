@@ -221,7 +221,7 @@ Result<void> enter_private_tree(WorkerProfile profile, std::uint64_t memory_byte
 
 Result<void> limit_resources(WorkerProfile profile, unsigned long long largest_file) {
   DSEC_TRY(limit(RLIMIT_CORE, 0));
-  DSEC_TRY(limit(RLIMIT_NOFILE, profile == WorkerProfile::kPackages ? 4096 : 256));
+  DSEC_TRY(limit(RLIMIT_NOFILE, profile == WorkerProfile::kPackages || profile == WorkerProfile::kParser ? 4096 : 256));
   DSEC_TRY(limit(RLIMIT_FSIZE, largest_file));
   DSEC_TRY(limit(RLIMIT_NPROC, profile == WorkerProfile::kPackages ? 1024 : 64));
 #if !__has_feature(address_sanitizer) && !__has_feature(thread_sanitizer)  // they reserve terabytes of addresses

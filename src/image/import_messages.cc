@@ -21,7 +21,7 @@ struct ModeName {
 constexpr std::array kModes = {ModeName{ImportMode::kTar, "tar"},         ModeName{ImportMode::kArchive, "archive"}, ModeName{ImportMode::kDecompress, "decompress"},
                                ModeName{ImportMode::kPart, "part"},       ModeName{ImportMode::kMerge, "merge"},     ModeName{ImportMode::kInspect, "inspect"},
                                ModeName{ImportMode::kFetch, "fetch"},     ModeName{ImportMode::kDebian, "debian"},   ModeName{ImportMode::kProbe, "probe"},
-                               ModeName{ImportMode::kUpper, "upper"}};
+                               ModeName{ImportMode::kUpper, "upper"},   ModeName{ImportMode::kCopy, "copy"}};
 constexpr std::size_t kLongestPath = 200;
 
 Result<ImportMode> parse_mode(std::string_view text) {
@@ -75,13 +75,9 @@ void read_numbers(StrictObject& fields, const char* name, std::vector<std::uint6
 void read_config(StrictObject& fields, model::ImageConfig& out) {
   const json::value* config = fields.take("config");
   if (config == nullptr) return;
-  StrictObject inner(*config, "config");
-  inner.read("entrypoint", out.entrypoint);
-  inner.read("command", out.command);
-  inner.read("env", out.env);
-  inner.read("cwd", out.cwd);
-  inner.read("user", out.user);
-  if (Result<void> done = inner.finish(); !done.ok()) fields.fail(std::move(done).error());
+  Result<model::ImageConfig> read = model::image_config_from_json(*config);
+  if (read.ok()) out = std::move(read).value();
+  else fields.fail(std::move(read).error());
 }
 
 json::array layers_json(const std::vector<ArchiveLayer>& layers) {
@@ -267,7 +263,8 @@ std::string encode(const ImportRequest& request) {
                    {"reference", request.reference},
                    {"known", strings(request.known)},
                    {"plain_http", request.plain_http},
-                   {"hosts", request.hosts}};
+                   {"hosts", request.hosts},
+                   {"authorities", request.authorities}};
   if (request.mode == ImportMode::kUpper || request.upper.run_as != 0) out["upper"] = to_json(request.upper);
   return json::serialize(out);
 }
@@ -299,6 +296,7 @@ Result<ImportRequest> decode_request(std::string_view text) {
   fields.read("known", out.known);
   fields.read("plain_http", out.plain_http);
   fields.read("hosts", out.hosts);
+  fields.read("authorities", out.authorities);
   DSEC_TRY(fields.finish());
   return out;
 }

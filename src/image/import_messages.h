@@ -32,6 +32,7 @@ enum class ImportMode {
   kFetch,       // the same -> archive/, and what it is made of
   kDebian,      // mmdebstrap -> rootfs.tar
   kProbe,   // nothing; answers how it is confined
+  kCopy,    // images by descriptor -> layer.meta, layer.data: a part with files of one of them (copy_worker.h)
   kUpper,   // standard input is the upper of a sandbox's overlay, a directory -> layer.meta, layer.data
 };
 
@@ -58,7 +59,7 @@ struct ImportRequest {
   std::string suite;
   std::vector<std::string> packages;
   std::string architecture;                // kArchive: of the image to choose; "" = the node's. kMerge: of the image
-  std::string diff_id;                     // kPart
+  std::string diff_id;                     // kPart; the others: of a build's part that they make, else ""
   std::vector<std::uint64_t> stack;        // kMerge: which part each layer is, lowest first
   std::vector<std::uint64_t> data_files;   // kMerge: of each part; their descriptors follow its metadata's
   model::ImageConfig config;               // kMerge
@@ -67,6 +68,7 @@ struct ImportRequest {
   std::vector<std::string> known;          // kFetch: digests of blobs that are not to be fetched
   bool plain_http = false;                 // kInspect, kFetch
   std::string hosts;                       // kInspect, kFetch: the worker's /etc/hosts
+  std::string authorities = {};            // kInspect, kFetch: PEM; who may vouch for a registry besides the system's
 };
 
 // A layer of an image as its manifests name it.

@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/errno_text.h"
 #include "image/confinement.h"
+#include "image/copy_worker.h"
 #include "image/debian_builder.h"
 #include "image/import_messages.h"
 #include "image/oci_worker.h"
@@ -64,7 +65,7 @@ Result<ImportResult> import_tar(const ImportRequest& request, ProgressLine& prog
   result.counts = unpacker.counts();
   result.counts.entries += layer.writer->implied_directories();
   progress("build", result.counts.content_bytes);
-  DSEC_TRY(layer.finish(unpacker.newest_seconds(), image_identity(request.kind, result)));
+  DSEC_TRY(layer.finish(unpacker.newest_seconds(), image_identity(request.kind, result, request.diff_id)));
   return result;
 }
 
@@ -132,6 +133,7 @@ Result<ImportResult> confine_and_run(const ImportRequest& request, ProgressLine&
       return ImportResult{};
     }
     case ImportMode::kProbe: return probe();
+    case ImportMode::kCopy: return copy_into_part(request, std::ref(progress));
     case ImportMode::kUpper: break;
   }
   return Error(ErrorCode::kInternal, "unknown import mode");

@@ -20,6 +20,7 @@ namespace {
 
 constexpr unsigned kDefaultFirstId = 990000;
 constexpr std::uint64_t kProbeBytes = 1 << 20;
+constexpr std::uint64_t kProgressBytes = 32 << 20;
 constexpr std::uint64_t kLeastMemory = 64ULL << 20;
 constexpr std::uint64_t kMostMemory = 4ULL << 30;
 
@@ -66,7 +67,7 @@ Result<model::LayerRecord> Importer::import_tar(int input, const ImportOptions& 
     DSEC_ASSIGN(ImportResult result, run_confined({.helper = options_.helper,
                                                    .job_directory = directory,
                                                    .first_id = options_.unprivileged_uid,
-                                                   .request = {.mode = ImportMode::kTar, .kind = options.kind, .at = at, .max_bytes = options.max_bytes, .max_entries = options.max_entries, .profile = options.profile},
+                                                   .request = {.mode = ImportMode::kTar, .kind = options.kind, .at = at, .max_bytes = options.max_bytes, .max_entries = options.max_entries, .profile = options.profile, .diff_id = options.part_id},
                                                    .input = input,
                                                    .deadline = Deadline::in(options.time_limit),
                                                    .on_progress = relay(options, input),
@@ -111,6 +112,7 @@ Result<model::LayerRecord> Importer::pack(int upper, const PackOptions& options)
                                                                .max_bytes = layer.max_bytes,
                                                                .max_entries = layer.max_entries,
                                                                .profile = layer.profile,
+                                                               .diff_id = layer.part_id,
                                                                .upper = {.first_id = options.ids.outside,
                                                                          .ids = options.ids.count,
                                                                          .run_as = options_.unprivileged_uid,
@@ -136,6 +138,23 @@ Result<ImportedImage> Importer::pull(const RegistryReference& reference, const s
   return OciImport(jobs_, store_, host, placed).pull({reference, registry, authfile, options_.registries});
 }
 
+Result<Importer::Optimized> Importer::optimize(const std::string& digest, const TracesByData& traces, const ImportOptions& options) {
+  return jobs_.with_job([&](int, const std::string& directory) -> Result<Optimized> {
+    erofs::HotLayoutOptions layout{.on_progress = {}, .cancelled = options.cancelled};
+    std::uint64_t told = 0;
+    layout.on_progress = [&](std::uint64_t done, std::uint64_t total) {
+      if (!options.on_progress || (done < told + kProgressBytes && done != total)) return;
+      told = done;
+      options.on_progress({"build", done, total});
+    };
+    DSEC_ASSIGN(OptimizedFiles made, optimize_layer(store_, digest, traces, directory, layout).within("lay out " + digest));
+    DSEC_TRY(fail_point("image.optimize.publish"));
+    if (options.on_progress) options.on_progress({"publish", 0, made.counts.data_bytes});
+    DSEC_ASSIGN(model::LayerRecord record, store_.publish({directory + "/layer.meta", directory + "/layer.data"}, std::move(made.record)).within("publish the layer"));
+    return Optimized{std::move(record), made.counts};
+  });
+}
+
 Result<model::LayerRecord> Importer::publish(int job, const std::string& job_directory, ImportResult result, const ImportOptions& options) {
   DSEC_TRY(fail_point("image.import.publish"));
   std::uint64_t bytes = 0;
@@ -156,7 +175,8 @@ Result<model::LayerRecord> Importer::publish(int job, const std::string& job_dir
   record.created_at_ms = std::chrono::duration_cast<std::chrono::milliseconds>(SystemClock().wall_now().time_since_epoch()).count();
   record.config = std::move(result.config);
   record.provenance = options.provenance;
-  return store_.publish({job_directory + "/layer.meta", job_directory + "/layer.data"}, std::move(record)).within("publish the layer");
+  record.diff_id = options.part_id;
+  return store_.publish({job_directory + "/layer.meta", job_directory + "/layer.data"}, std::move(record), options.part_holds).within("publish the layer");
 }
 
 Result<model::LayerRecord> Importer::import_debian(const std::string& suite, const std::vector<std::string>& packages, const ImportOptions& options) {

@@ -21,8 +21,10 @@
 #include "base/result.h"
 #include "erofs/directory_input.h"
 #include "image/confined_worker.h"
+#include "image/copy_spec.h"
 #include "image/import_jobs.h"
 #include "image/import_messages.h"
+#include "image/layer_optimizer.h"
 #include "image/layer_store.h"
 #include "image/registry_gate.h"
 #include "model/layer.h"
@@ -44,6 +46,9 @@ struct ImportOptions {
   std::string architecture;    // of an image, as OCI calls it; "" = this node's
   std::set<std::string> reusable_parts;  // of images that the caller may read: what of them is known is not converted again
   std::optional<model::Provenance> provenance = std::nullopt;  // the same
+  // Of a build: what is made is a part of this name, held by `part_holds`.
+  std::string part_id = {};
+  PartHolds* part_holds = nullptr;
   erofs::Profile profile = erofs::Profile::kLz4;
   std::uint64_t max_bytes = 64ULL << 30;     // unpacked
   std::uint64_t max_entries = 4'000'000;
@@ -67,6 +72,34 @@ struct PackOptions {
   std::vector<std::string> allow;     // where residue may stay
   std::vector<ResidueRule> residue;
   model::Provenance provenance;
+};
+
+// Layers over one another as an image, by metadata alone.
+struct MergeOptions {
+  std::vector<std::string> layers;  // digests, lowest first: images and parts
+  std::vector<std::string> parts;   // which of them the record names
+  model::ImageConfig config;
+  std::optional<model::BuildRecord> build = std::nullopt;
+  std::string project = {};         // no other one's image has this digest
+  ImportOptions layer;
+};
+
+// Files of one image as a part that lies over others.
+struct CopyOptions {
+  std::vector<std::string> below;  // digests, lowest first
+  std::string source;              // digest; "" = none but what the spec itself holds
+  CopySpec spec;
+  std::string identity;            // what tells it from parts of equal content
+  // The part's name by the digest of what was put in it: paths, modes, owners, links, bytes.
+  std::function<std::string(const std::string& digest)> name;
+  bool reuse = true;               // a part of that name that is there already
+  ImportOptions layer;             // part_id is `name`'s to say
+};
+struct CopiedPart {
+  std::optional<model::LayerRecord> record;  // nothing: there was nothing to put anywhere
+  std::string digest;
+  std::string part_id;
+  bool reused = false;
 };
 
 class Importer {
@@ -95,9 +128,20 @@ class Importer {
   // kConflict, with the paths, when residue rules find something; it names what may
   // stay or is to go.
   Result<model::LayerRecord> pack(int upper, const PackOptions& options);
+  // For builds; the layers named are held by the caller.
+  Result<model::LayerRecord> merge(const MergeOptions& options);
+  Result<CopiedPart> copy(const CopyOptions& options);
   // From a registry that Options::registries allows, else kPermissionDenied. `authfile`
   // is what stands in a file as `skopeo login` writes it, or ""; it is kept nowhere.
   Result<ImportedImage> pull(const RegistryReference& reference, const std::string& authfile, const ImportOptions& options);
+  // A layer of the store, rewritten so that what the traces say was read first lies
+  // first (layer_optimizer.h); the layer itself stays as it is. Of the options only
+  // progress ("build", "publish") and cancellation count. Reads all of its data.
+  struct Optimized {
+    model::LayerRecord record;
+    erofs::HotCounts counts;
+  };
+  Result<Optimized> optimize(const std::string& digest, const TracesByData& traces, const ImportOptions& options);
   // "bookworm", {"git", "python3"}: built here, unprivileged, from the node's own apt sources.
   Result<model::LayerRecord> import_debian(const std::string& suite, const std::vector<std::string>& packages,
                                            const ImportOptions& options);

@@ -7,7 +7,10 @@
 #include <cerrno>
 #include <filesystem>
 
+#include "base/encoding.h"
+#include "base/random.h"
 #include "image/object_file.h"
+#include "origin/access_trace.h"
 #include "origin/chunk_index.h"
 #include "sys/file.h"
 
@@ -20,6 +23,9 @@ using origin::ObjectName;
 
 constexpr auto kShortPatience = std::chrono::seconds(60);
 constexpr std::uint64_t kSlowestBytesPerSecond = 1 << 20;
+// For so long no collection of another store removes what was put into it: the time
+// for a node there to take it, or for it to be put again.
+constexpr auto kCopiesStay = std::chrono::hours(7 * 24);
 
 std::string hex_of(const std::string& digest) { return digest.substr(digest.find(':') + 1); }
 
@@ -54,6 +60,17 @@ class Scratch {
   const ImageFiles files_;
 };
 
+// A lease that nobody renews: this node has no other one there. `file` is for a moment.
+Result<void> pin(const std::vector<std::string>& hexes, origin::Origin& there, const Clock& clock, const std::string& node, const std::string& file) {
+  SystemRandom random;
+  const std::string state_file = file + "." + to_hex(random.bytes(16));
+  origin::LeaseHolder lease(there, clock, {.node = "copy by " + node, .state_file = state_file, .valid = kCopiesStay});
+  const Result<origin::LeaseHolder::Held> held = lease.hold(hexes, for_bytes(0));
+  (void)::unlink(state_file.c_str());
+  if (!held.ok()) return held.error();
+  return {};
+}
+
 }  // namespace
 
 LayerExchange::LayerExchange(Options options, origin::Origin& origin, LayerStore& layers)
@@ -73,6 +90,8 @@ Result<void> LayerExchange::put(const std::string& digest, const std::string& ot
   origin::LeaseHolder::Held held;
   if (other.empty()) {
     DSEC_ASSIGN(held, lease_.hold(parts.hexes(), for_bytes(0)));
+  } else {
+    DSEC_TRY(pin(parts.hexes(), *named->second, clock_, options_.node, scratch("pin")));
   }
   origin::Origin& to = other.empty() ? origin_ : *named->second;
   for (std::size_t i = 0; i < parts.data.size(); ++i) {
@@ -109,6 +128,18 @@ std::vector<std::string> LayerExchange::Parts::hexes() const {
 Result<origin::Collection> LayerExchange::collect(origin::CollectionOptions options) {
   options.node = options_.node;
   return origin::collect(origin_, clock_, options);
+}
+
+Result<std::map<std::string, std::string>> LayerExchange::traces(const std::string& digest) const {
+  std::map<std::string, std::string> out;
+  DSEC_ASSIGN(const std::vector<LayerStore::Data> data, layers_.data(digest));
+  for (const LayerStore::Data& one : data) {
+    const std::string& hex = one.device.digest;
+    Result<std::string> bytes = origin::read_whole(origin_, {ObjectKind::kTrace, hex}, origin::AccessTrace::kMaxBytes, for_bytes(0));
+    if (bytes.ok()) out.emplace(hex, std::move(bytes).value());
+    else if (bytes.error().code() != ErrorCode::kNotFound) return std::move(bytes).within("the access trace of " + hex).error();
+  }
+  return out;
 }
 
 Result<bool> LayerExchange::collection_was_cut_off() { return origin::was_cut_off(origin_, options_.node, for_bytes(0)); }

@@ -40,6 +40,9 @@ class LayerExchange {
   // manifest's signature, every digest and the form of the metadata are checked
   // before the layer exists here. kNotFound when the store has no such layer.
   Result<model::LayerRecord> take(const std::string& digest);
+  // What the store knows of who read the layer's data first (origin/access_trace.h), by
+  // the data object's hex digest; those that it knows nothing of are left out.
+  Result<std::map<std::string, std::string>> traces(const std::string& digest) const;
   // The store keeps what this node has, and these, for a day from now. True: for a
   // time it did not promise that. To be called every few hours.
   Result<bool> renew_lease(const std::set<std::string>& digests);

@@ -41,8 +41,9 @@ class LayerExchangeTest : public ImageTest {
   }
 
   static std::string public_of(const std::string& key) { return model::public_builder_key(key).value(); }
-  std::unique_ptr<LayerExchange> make(LayerStore& layers, const std::string& work, const std::string& key, std::vector<std::string> trusted) {
-    return std::move(LayerExchange::create({.node = "node" + work, .lease_file = directory_ + work + ".lease", .work_directory = directory_ + work, .signing_key = key, .trusted_keys = std::move(trusted)}, origin_, layers)).value();
+  std::unique_ptr<LayerExchange> make(LayerStore& layers, const std::string& work, const std::string& key, std::vector<std::string> trusted,
+                                      std::map<std::string, origin::Origin*> others = {}) {
+    return std::move(LayerExchange::create({.node = "node" + work, .lease_file = directory_ + work + ".lease", .work_directory = directory_ + work, .signing_key = key, .trusted_keys = std::move(trusted), .others = std::move(others)}, origin_, layers)).value();
   }
   // With content in both files.
   model::LayerRecord imported() {
@@ -101,6 +102,47 @@ TEST_F(LayerExchangeTest, PuttingTwiceAndTakingTwiceIsDoneAlready) {
   EXPECT_TRUE(exchange_->put(record.digest).ok());
   EXPECT_TRUE(other_->put(record.digest).ok()) << "signed by somebody else first";
   EXPECT_TRUE(other_->take(record.digest).ok());
+}
+
+TEST_F(LayerExchangeTest, TellsTheTracesThatTheStoreHasOfALayersData) {
+  const model::LayerRecord record = imported();
+  ASSERT_TRUE(exchange_->put(record.digest).ok());
+  const std::string hex = store_->data(record.digest).value().at(0).device.digest;
+
+  const auto none = exchange_->traces(record.digest);
+  origin_.replace({ObjectKind::kTrace, hex}, "what a node left");
+  const auto one = exchange_->traces(record.digest);
+
+  ASSERT_TRUE(none.ok() && one.ok());
+  EXPECT_TRUE(none->empty());
+  EXPECT_EQ(*one, (std::map<std::string, std::string>{{hex, "what a node left"}}));
+  EXPECT_TRUE(store_->data(record.digest).value().at(0).whole);
+}
+
+TEST_F(LayerExchangeTest, WhatIsPutIntoAnotherStoreIsSafeFromItsCollectionForATime) {
+  origin::MemoryOrigin elsewhere;
+  const auto exchange = make(*store_, "/exchange", key_, {public_of(key_)}, {{"elsewhere", &elsewhere}});
+  const model::LayerRecord record = imported();
+  ASSERT_TRUE(exchange->put(record.digest, "elsewhere").ok());
+  ASSERT_TRUE(exchange->put(record.digest, "elsewhere").ok()) << "and again";
+  EXPECT_TRUE(std::filesystem::is_empty(directory_ + "/exchange"));
+  const auto objects = [&] { return elsewhere.list("", 100, Deadline::in(std::chrono::seconds(5))).value().names.size(); };
+  const std::size_t put = objects();
+  ManualClock clock;
+  clock.advance(std::chrono::duration_cast<Duration>(std::chrono::system_clock::now() - clock.wall_now()));
+  const origin::CollectionOptions at_once{.node = "there", .delete_after = std::chrono::milliseconds(0), .settle = std::chrono::milliseconds(1), .grace = std::chrono::milliseconds(0)};
+
+  for (int i = 0; i < 3; ++i) {
+    const auto early = origin::collect(elsewhere, clock, at_once);
+    ASSERT_TRUE(early.ok()) << early.error().message();
+    EXPECT_TRUE(early->objects.empty());
+    EXPECT_TRUE(std::all_of(early->nodes.begin(), early->nodes.end(), [](const std::string& node) { return node.starts_with("copy by "); }));
+  }
+  EXPECT_EQ(objects(), put);
+  clock.advance(std::chrono::hours(8 * 24));
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(origin::collect(elsewhere, clock, at_once).ok());
+
+  EXPECT_EQ(objects(), 0u);
 }
 
 TEST_F(LayerExchangeTest, WhatTheStoreLacksIsNotFound) {

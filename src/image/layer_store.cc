@@ -63,6 +63,12 @@ Result<void> unlink_if_there(const std::string& path) {
   return {};
 }
 
+// A build that finds a part sets the time of its record.
+std::int64_t last_use(const std::string& record) {
+  struct stat st{};
+  return ::stat(record.c_str(), &st) == 0 ? st.st_mtim.tv_sec * std::int64_t{1000} : 0;
+}
+
 // In both forms.
 Result<void> remove_metadata(const LayerFiles& files, const std::string& digest) {
   DSEC_TRY(unlink_if_there(files.metadata(digest)));
@@ -127,7 +133,8 @@ Result<void> LayerStore::load() {
       note("layer " + digest + " has lost its image or a part of it");
       continue;
     }
-    layers_.emplace(digest, Layer{std::move(record).value(), std::move(devices).value()});
+    const std::int64_t used = last_use(files_.record(digest));
+    layers_.emplace(digest, Layer{.record = std::move(record).value(), .devices = std::move(devices).value(), .used_at_ms = used});
   }
   return remove_unused(listing);
 }
@@ -243,7 +250,8 @@ Result<model::LayerRecord> LayerStore::publish(const ImageFiles& files, model::L
     return std::move(published).error();
   }
   if (holds != nullptr) hold(record.digest, *holds);
-  return layers_.emplace(record.digest, Layer{record, devices, std::chrono::steady_clock::now()}).first->second.record;
+  const std::int64_t used = last_use(files_.record(record.digest));
+  return layers_.emplace(record.digest, Layer{record, devices, std::chrono::steady_clock::now(), used}).first->second.record;
 }
 
 Result<void> LayerStore::adopt_data(const std::string& path, const erofs::Device& device) {
@@ -283,6 +291,7 @@ Result<void> LayerStore::remove(const std::string& digest, const std::function<b
   const auto found = layers_.find(digest);
   if (found == layers_.end()) return Error(ErrorCode::kNotFound, "no layer " + digest);
   if (in_use && in_use(digest)) return Error(ErrorCode::kConflict, "layer " + digest + " is in use");
+  if (held_parts_.contains(digest)) return Error(ErrorCode::kConflict, "a build uses layer " + digest);
   const std::vector<std::string> parts = found->second.record.parts;
   DSEC_TRY(remove_known(digest));
   return remove_unused_parts(parts);
@@ -338,6 +347,13 @@ Result<void> LayerStore::verify(const std::string& digest) const {
     DSEC_TRY(expect_digest(path, "sha256:" + device.digest));
   }
   return {};
+}
+
+Result<std::vector<LayerStore::Data>> LayerStore::data(const std::string& digest) const {
+  DSEC_ASSIGN(const std::vector<erofs::Device> devices, devices_of_layer(digest));
+  std::vector<Data> out;
+  for (const erofs::Device& device : devices) out.push_back({device, files_.is_whole(device)});
+  return out;
 }
 
 Result<LayerStore::OpenFiles> LayerStore::open_files(const std::string& digest) const {

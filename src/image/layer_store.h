@@ -64,7 +64,19 @@ class LayerStore {
   Result<model::LayerRecord> publish(const ImageFiles& files, model::LayerRecord record, PartHolds* holds = nullptr);
   // An image's layer that was converted before, if it is one of `among`; held from now on.
   std::optional<model::LayerRecord> find_part(const std::string& diff_id, const std::string& profile, const std::set<std::string>& among, PartHolds& holds);
-  // PartHolds' end.
+  // Any layer; kNotFound when it is not there. Neither a removal nor the collector takes it meanwhile.
+  Result<void> hold_layer(const std::string& digest, PartHolds& holds);
+  // The newest part of a build under this name, held from now on; this is a use of it.
+  std::optional<model::LayerRecord> find_build_part(const std::string& name, PartHolds& holds);
+  // Removes parts of builds that no image names and nobody holds: those without a use
+  // for `longest`, then the ones used least lately, until no more than `most_bytes` are left.
+  struct Swept {
+    std::uint64_t removed = 0;
+    std::uint64_t kept = 0;
+    std::uint64_t kept_bytes = 0;
+  };
+  Result<Swept> sweep_build_parts(std::uint64_t most_bytes, std::chrono::seconds longest);
+  // PartHolds' end. Parts of builds stay: they are the cache.
   void release(const PartHolds& holds);
   // Data of a layer that is published next and that names more than its own. Until
   // then it belongs to nobody, and goes with the first removal or restart. Moved.
@@ -89,6 +101,12 @@ class LayerStore {
     std::vector<sys::Fd> data;  // in the order of the device table
   };
   Result<OpenFiles> open_files(const std::string& digest) const;
+  // The data objects that hold its content, and whether this node has each as a file or reads it on demand.
+  struct Data {
+    erofs::Device device;
+    bool whole = false;
+  };
+  Result<std::vector<Data>> data(const std::string& digest) const;
   // By hex: every layer, and every data object that one of them names.
   std::set<std::string> objects() const;
   // Digests of the layers whose content lies in this data object.
@@ -98,6 +116,7 @@ class LayerStore {
   const std::string& directory() const { return files_.directory(); }
 
  private:
+  friend class PartHolds;
   LayerStore(std::string directory, sys::DescriptorKeeper& keeper, DataOnDemand* on_demand);
   Result<void> load();
   Result<std::vector<erofs::Device>> devices_of_layer(const std::string& digest) const;
@@ -120,6 +139,7 @@ class LayerStore {
     model::LayerRecord record;
     std::vector<erofs::Device> devices;
     Instant published = Instant::min();  // by this process; again, too
+    std::int64_t used_at_ms = 0;         // Unix time; of a part of a build
   };
 
   const LayerFiles files_;
@@ -128,6 +148,7 @@ class LayerStore {
   std::map<std::string, Layer> layers_;
   std::map<std::string, unsigned> held_parts_;  // by digest: how often
   std::vector<std::string> notes_;
+  const std::shared_ptr<void> lives_ = std::make_shared<int>();  // what PartHolds look at
 };
 
 }  // namespace dsec::image

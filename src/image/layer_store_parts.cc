@@ -1,5 +1,8 @@
 // Parts: the layers of images, each converted by itself. They exist for the images
 // that name them and for nobody else.
+#include <fcntl.h>
+#include <sys/stat.h>
+
 #include <algorithm>
 
 #include "base/log.h"
@@ -7,17 +10,81 @@
 
 namespace dsec::image {
 
-PartHolds::~PartHolds() { store_.release(*this); }
+namespace {
+
+bool is_build_part(const std::string& diff_id) { return diff_id.starts_with("build:"); }
+
+std::int64_t now_ms() { return std::chrono::duration_cast<std::chrono::milliseconds>(SystemClock().wall_now().time_since_epoch()).count(); }
+
+}  // namespace
+
+PartHolds::PartHolds(LayerStore& store) : store_(store), store_lives_(store.lives_) {}
+
+PartHolds::~PartHolds() {
+  if (!store_lives_.expired()) store_.release(*this);
+}
 
 std::optional<model::LayerRecord> LayerStore::find_part(const std::string& diff_id, const std::string& profile, const std::set<std::string>& among, PartHolds& holds) {
   const std::lock_guard lock(mutex_);
   for (const std::string& digest : among) {
     const auto found = layers_.find(digest);
-    if (found == layers_.end() || found->second.record.diff_id != diff_id || found->second.record.profile != profile) continue;
+    if (found == layers_.end() || found->second.record.kind == model::LayerKind::kVerifier || found->second.record.diff_id != diff_id || found->second.record.profile != profile) continue;
     hold(digest, holds);
     return found->second.record;
   }
   return std::nullopt;
+}
+
+Result<void> LayerStore::hold_layer(const std::string& digest, PartHolds& holds) {
+  const std::lock_guard lock(mutex_);
+  if (!layers_.contains(digest)) return Error(ErrorCode::kNotFound, "no layer " + digest);
+  hold(digest, holds);
+  return {};
+}
+
+std::optional<model::LayerRecord> LayerStore::find_build_part(const std::string& name, PartHolds& holds) {
+  const std::lock_guard lock(mutex_);
+  Layer* newest = nullptr;
+  for (auto& [digest, layer] : layers_) {
+    if (layer.record.diff_id == name && (newest == nullptr || layer.record.created_at_ms > newest->record.created_at_ms)) newest = &layer;
+  }
+  if (newest == nullptr) return std::nullopt;
+  hold(newest->record.digest, holds);
+  // Kept on disk for the next start; in memory it counts all the same.
+  (void)::utimensat(AT_FDCWD, files_.record(newest->record.digest).c_str(), nullptr, 0);
+  newest->used_at_ms = now_ms();
+  return newest->record;
+}
+
+Result<LayerStore::Swept> LayerStore::sweep_build_parts(std::uint64_t most_bytes, std::chrono::seconds longest) {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::pair<std::int64_t, std::string>> newest_first;
+  std::set<std::string> cached;
+  for (const auto& [digest, layer] : layers_) {
+    if (!is_build_part(layer.record.diff_id) || part_in_use(digest)) continue;
+    newest_first.emplace_back(layer.used_at_ms, digest);
+    cached.insert(digest);
+  }
+  std::sort(newest_first.rbegin(), newest_first.rend());
+  Swept out;
+  std::set<std::string> counted;
+  const std::int64_t oldest = now_ms() - std::chrono::milliseconds(longest).count();
+  for (const auto& [used, digest] : newest_first) {
+    const Layer& layer = layers_.at(digest);
+    std::uint64_t bytes = layer.record.size_bytes;
+    for (const erofs::Device& device : layer.devices) {
+      const bool shared = data_in_use(device.digest, cached) || !counted.insert(device.digest).second;
+      if (shared) bytes -= std::min(bytes, device.bytes());
+    }
+    if (used < oldest || out.kept_bytes + bytes > most_bytes) {
+      DSEC_TRY(remove_known(digest));
+      out.removed++;
+      continue;
+    }
+    out.kept++;
+    out.kept_bytes += bytes;
+  }
+  return out;
 }
 
 void LayerStore::hold(const std::string& digest, PartHolds& holds) {
@@ -66,7 +133,9 @@ std::uint64_t LayerStore::sole_bytes(const std::string& digest) const {
 
 Result<void> LayerStore::remove_unused_parts(const std::vector<std::string>& digests) {
   for (const std::string& digest : digests) {
-    if (layers_.contains(digest) && !part_in_use(digest)) DSEC_TRY(remove_known(digest));
+    const auto found = layers_.find(digest);
+    if (found == layers_.end() || found->second.record.diff_id.empty() || is_build_part(found->second.record.diff_id)) continue;
+    if (!part_in_use(digest)) DSEC_TRY(remove_known(digest));
   }
   return {};
 }

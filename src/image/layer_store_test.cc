@@ -8,6 +8,7 @@
 #include "erofs/digest.h"
 #include "image/erofs_mount.h"
 #include "image/image_fixture.h"
+#include "image/parent_layer.h"
 #include "model/json.h"
 
 namespace dsec::image {
@@ -69,6 +70,17 @@ TEST_F(LayerStoreTest, MountsReadOnlyWithoutSetIdAndDevices) {
   EXPECT_EQ(fs.f_flag & (ST_RDONLY | ST_NOSUID | ST_NODEV), static_cast<unsigned long>(ST_RDONLY | ST_NOSUID | ST_NODEV));
   EXPECT_TRUE(is_erofs(mount));
   EXPECT_EQ(content(mount, "f"), "content");
+}
+
+// Hidden tests are found by nobody through what they share with others.
+TEST_F(LayerStoreTest, ALayerOfKindVerifierIsNoParentOfOthers) {
+  const model::LayerRecord open_one = imported("seen");
+  const auto hidden = import_tar(TarFixture().file("f", "hidden").finished(), {.kind = model::LayerKind::kVerifier});
+  ASSERT_TRUE(hidden.ok()) << hidden.error().message();
+
+  EXPECT_TRUE(open_parent(*store_, open_one.digest).ok());
+  EXPECT_EQ(open_parent(*store_, hidden->digest).error().code(), ErrorCode::kPermissionDenied);
+  EXPECT_TRUE(store_->open_files(hidden->digest).ok());
 }
 
 TEST_F(LayerStoreTest, FindsItsRecordsAgain) {

@@ -12,6 +12,7 @@
 #include "image/clean_path.h"
 #include "image/confined_worker.h"
 #include "image/layer_stream.h"
+#include "image/parent_layer.h"
 
 namespace dsec::image {
 
@@ -69,6 +70,7 @@ Result<ImportResult> OciImport::ask_registry(const Pull& pull, const std::string
   RegistryGate gate(pull.gate);
   request.plain_http = pull.registry.plain_http;
   request.hosts = gate.hosts();
+  request.authorities = pull.gate.authorities;
   request.memory_bytes = kAuthMemory;
   const sys::Fd secret(::memfd_create("authfile", MFD_CLOEXEC));
   if (!secret) return errno_error("hold the authfile", errno);
@@ -133,7 +135,7 @@ Result<void> OciImport::count(const model::LayerRecord& part) {
 
 Result<void> OciImport::add_part(model::LayerRecord record) {
   DSEC_TRY(count(record));
-  DSEC_ASSIGN(LayerStore::OpenFiles files, store_.open_files(record.digest));
+  DSEC_ASSIGN(LayerStore::OpenFiles files, open_parent(store_, record.digest));
   part_of_diff_id_[record.diff_id] = parts_.size();
   parts_.push_back({std::move(record), std::move(files)});
   return {};

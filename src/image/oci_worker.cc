@@ -7,9 +7,9 @@
 #include <memory>
 
 #include "erofs/layer_merge.h"
-#include "erofs/source.h"
 #include "image/confined_worker.h"
 #include "image/oci_archive.h"
+#include "image/passed_images.h"
 #include "image/tar_unpacker.h"
 #include "image/worker_layer.h"
 #include "sys/file.h"
@@ -21,34 +21,6 @@ namespace {
 struct FreeReader {
   void operator()(archive* reader) const { archive_read_free(reader); }
 };
-
-// Opens what was passed, in order.
-class PassedFiles {
- public:
-  Result<std::unique_ptr<erofs::Source>> next() {
-    DSEC_ASSIGN(std::unique_ptr<erofs::FileSource> source, erofs::FileSource::open(sys::Fd(descriptor_++)));
-    return std::unique_ptr<erofs::Source>(std::move(source));
-  }
-
- private:
-  int descriptor_ = kFirstPassed;
-};
-
-Result<std::vector<erofs::Reader>> open_parts(const ImportRequest& request) {
-  PassedFiles files;
-  std::vector<erofs::Reader> parts;
-  for (const std::uint64_t count : request.data_files) {
-    DSEC_ASSIGN(std::unique_ptr<erofs::Source> metadata, files.next());
-    std::vector<std::unique_ptr<erofs::Source>> data;
-    for (std::uint64_t i = 0; i < count; i++) {
-      DSEC_ASSIGN(std::unique_ptr<erofs::Source> one, files.next());
-      data.push_back(std::move(one));
-    }
-    DSEC_ASSIGN(erofs::Reader part, erofs::Reader::open(std::move(metadata), std::move(data)));
-    parts.push_back(std::move(part));
-  }
-  return parts;
-}
 
 }  // namespace
 
@@ -99,7 +71,7 @@ Result<ImportResult> convert_layer(const ImportRequest& request, const StepProgr
 
 Result<ImportResult> merge_parts(const ImportRequest& request, const StepProgress& progress) {
   progress("build", 0);
-  DSEC_ASSIGN(std::vector<erofs::Reader> parts, open_parts(request));
+  DSEC_ASSIGN(std::vector<erofs::Reader> parts, open_passed_images(request.data_files));
   std::vector<erofs::Reader*> stack;
   for (const std::uint64_t part : request.stack) {
     if (part >= parts.size()) return Error(ErrorCode::kInternal, "a layer without its part");
@@ -111,7 +83,7 @@ Result<ImportResult> merge_parts(const ImportRequest& request, const StepProgres
   ImportResult result;
   result.config = request.config;
   result.architecture = request.architecture;
-  DSEC_ASSIGN(const erofs::WrittenImage written, layer.finish(counts.newest_seconds, image_identity(request.kind, result)));
+  DSEC_ASSIGN(const erofs::WrittenImage written, layer.finish(counts.newest_seconds, image_identity(request.kind, result, request.diff_id)));
   result.counts.content_bytes = counts.content_bytes;
   result.counts.entries = written.inodes;
   return result;

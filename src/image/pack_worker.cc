@@ -14,7 +14,7 @@ constexpr std::size_t kResidueLimit = 64 << 20;
 // Kind and content do not tell one pack from another: what lay below decides what it
 // means, and whose it is decides who may know that it exists.
 std::string identity_of(const ImportRequest& request) {
-  return encode(ImportRequest{.mode = ImportMode::kUpper, .kind = request.kind, .upper = {.parents = request.upper.parents, .project = request.upper.project}});
+  return encode(ImportRequest{.mode = ImportMode::kUpper, .kind = request.kind, .diff_id = request.diff_id, .upper = {.parents = request.upper.parents, .project = request.upper.project}});
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Parts that an import in progress needs: the store keeps them meanwhile.
 #pragma once
 
+#include <memory>
 #include <set>
 #include <string>
 
@@ -10,8 +11,9 @@ class LayerStore;
 
 class PartHolds {
  public:
-  explicit PartHolds(LayerStore& store) : store_(store) {}
-  // What no image names by then goes.
+  explicit PartHolds(LayerStore& store);
+  // What no image names by then goes. Nothing happens after the store's own end, which
+  // work that is given up with the process may outlast.
   ~PartHolds();
   PartHolds(const PartHolds&) = delete;
   PartHolds& operator=(const PartHolds&) = delete;
@@ -19,6 +21,7 @@ class PartHolds {
  private:
   friend class LayerStore;
   LayerStore& store_;
+  const std::weak_ptr<void> store_lives_;
   std::set<std::string> digests_;
 };
 

@@ -32,6 +32,7 @@ class RegistryGate {
   struct Options {
     std::vector<AllowedRegistry> allowed;
     RegistryDial dial;
+    std::string authorities = {};  // PEM; who may vouch for registries besides the system's
     std::chrono::milliseconds idle_limit{60'000};  // a connection on which nothing moves is cut
   };
   explicit RegistryGate(Options options);

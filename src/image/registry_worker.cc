@@ -21,6 +21,7 @@ constexpr std::size_t kDocumentLimit = 4 << 20;
 constexpr std::size_t kAuthLimit = 64 << 10;
 constexpr std::size_t kLogLimit = 1 << 20;
 constexpr const char* kAuthFile = "/work/memory/auth.json";
+constexpr const char* kAuthorities = "/work/authorities";
 constexpr const char* kLog = "/work/skopeo.log";
 constexpr const char* kDocument = "/work/document";
 
@@ -40,6 +41,7 @@ constexpr Complaint kComplaints[] = {
     {"authentication required", ErrorCode::kPermissionDenied},
     {"no basic auth credentials", ErrorCode::kPermissionDenied},
     {"denied", ErrorCode::kPermissionDenied},
+    {"x509: certificate", ErrorCode::kUnavailable},
     {"no image found in manifest list", ErrorCode::kUnsupported},
     {"No space left on device", ErrorCode::kExhausted},
 };
@@ -83,8 +85,31 @@ Result<void> keep_authfile() {
   return sys::write_all(file.get(), text);
 }
 
+Result<void> make_directory(const std::string& path) {
+  if (::mkdir(path.c_str(), 0755) != 0) return errno_error("make " + path, errno);
+  return {};
+}
+
+Result<void> write_file(const std::string& path, const std::string& text) {
+  DSEC_ASSIGN(const sys::Fd file, sys::open_at(AT_FDCWD, path, O_WRONLY | O_CREAT | O_EXCL, 0644));
+  return sys::write_all(file.get(), text);
+}
+
+// skopeo takes every file of the directory that ends in .crt, besides the system's.
+Result<void> keep_authorities(const std::string& certificates) {
+  if (certificates.empty()) return {};
+  DSEC_TRY(make_directory(kAuthorities));
+  return write_file(std::string(kAuthorities) + "/own.crt", certificates);
+}
+
+void add_trust(std::vector<std::string>& arguments, const ImportRequest& request, const std::string& prefix) {
+  arguments.push_back("--" + prefix + "tls-verify=" + (request.plain_http ? "false" : "true"));
+  if (!request.authorities.empty()) arguments.insert(arguments.end(), {"--" + prefix + "cert-dir", kAuthorities});
+}
+
 Result<std::string> inspect(const ImportRequest& request, const std::string& reference, bool configuration) {
-  std::vector<std::string> arguments = {"inspect", "--raw", request.plain_http ? "--tls-verify=false" : "--tls-verify=true"};
+  std::vector<std::string> arguments = {"inspect", "--raw"};
+  add_trust(arguments, request, "");
   if (configuration) arguments.push_back("--config");
   arguments.push_back("docker://" + reference);
   DSEC_TRY(run_skopeo(request, std::move(arguments)));
@@ -97,20 +122,11 @@ std::string digest_of(const std::string& text) {
   return "sha256:" + hash.hex();
 }
 
-Result<void> make_directory(const std::string& path) {
-  if (::mkdir(path.c_str(), 0755) != 0) return errno_error("make " + path, errno);
-  return {};
-}
-
-Result<void> write_file(const std::string& path, const std::string& text) {
-  DSEC_ASSIGN(const sys::Fd file, sys::open_at(AT_FDCWD, path, O_WRONLY | O_CREAT | O_EXCL, 0644));
-  return sys::write_all(file.get(), text);
-}
-
 }  // namespace
 
 Result<ImportResult> inspect_registry(const ImportRequest& request) {
   DSEC_TRY(keep_authfile());
+  DSEC_TRY(keep_authorities(request.authorities));
   DSEC_ASSIGN(RegistryReference reference, parse_registry_reference(request.reference));
   DSEC_ASSIGN(std::string manifest, inspect(request, reference.text(), false));
   if (reference.digest.empty()) reference.digest = digest_of(manifest);  // the tag may move meanwhile
@@ -131,6 +147,7 @@ Result<ImportResult> inspect_registry(const ImportRequest& request) {
 
 Result<ImportResult> fetch_from_registry(const ImportRequest& request) {
   DSEC_TRY(keep_authfile());
+  DSEC_TRY(keep_authorities(request.authorities));
   for (const char* path : {"/work/archive", "/work/archive/blobs", "/work/archive/blobs/sha256"}) DSEC_TRY(make_directory(path));
   DSEC_TRY(write_file("/work/archive/oci-layout", R"({"imageLayoutVersion":"1.0.0"})"));
   // What is at its place is not fetched; nobody looks into it.
@@ -138,7 +155,10 @@ Result<ImportResult> fetch_from_registry(const ImportRequest& request) {
     if (!model::is_digest(digest)) return Error(ErrorCode::kInternal, "a known blob without a digest");
     DSEC_TRY(write_file("/work/archive/blobs/sha256/" + digest.substr(7), ""));
   }
-  DSEC_TRY(run_skopeo(request, {"copy", request.plain_http ? "--src-tls-verify=false" : "--src-tls-verify=true", "docker://" + request.reference, "oci:/work/archive:image"}));
+  std::vector<std::string> copy = {"copy"};
+  add_trust(copy, request, "src-");
+  copy.insert(copy.end(), {"docker://" + request.reference, "oci:/work/archive:image"});
+  DSEC_TRY(run_skopeo(request, std::move(copy)));
   DSEC_ASSIGN(const OciArchive image, OciArchive::open_layout("/work/archive", request.architecture));
   ImportResult result;
   result.config = image.config();

@@ -24,11 +24,11 @@ Result<void> add_mount_points(erofs::Writer& tree) {
   return tree.ensure_directory("tmp", 01777).within("a base needs directories for its mounts");
 }
 
-std::string image_identity(model::LayerKind kind, const ImportResult& result) {
+std::string image_identity(model::LayerKind kind, const ImportResult& result, const std::string& diff_id) {
   ImportResult settings;
   settings.config = result.config;
   settings.architecture = result.architecture;
-  return encode(ImportRequest{.kind = kind}) + encode(settings);
+  return encode(ImportRequest{.kind = kind, .diff_id = diff_id}) + encode(settings);
 }
 
 }  // namespace dsec::image

@@ -23,7 +23,7 @@ struct LayerFilesInWork {
 // What a base must have for the sandbox's own mounts.
 Result<void> add_mount_points(erofs::Writer& tree);
 // The kind and the configuration are part of what the layer is: two records never
-// share one digest.
-std::string image_identity(model::LayerKind kind, const ImportResult& result);
+// share one digest. Nor does a part of a build with anything else.
+std::string image_identity(model::LayerKind kind, const ImportResult& result, const std::string& diff_id = {});
 
 }  // namespace dsec::image

@@ -55,6 +55,7 @@ void add_spec(json::object& out, const SandboxSpec& spec) {
   out["backend"] = spec.backend;
   if (!spec.architecture.empty()) out["architecture"] = spec.architecture;
   if (!spec.image.empty()) out["image"] = spec.image;
+  if (!spec.snapshot.empty()) out["snapshot"] = spec.snapshot;
   const Environment& environment = spec.environment;
   json::object layers;
   if (!environment.base.empty()) layers["base"] = environment.base;
@@ -107,6 +108,7 @@ void read_spec(StrictObject& fields, SandboxSpec& spec) {
   fields.read("backend", spec.backend);
   fields.read("architecture", spec.architecture);
   fields.read("image", spec.image);
+  fields.read("snapshot", spec.snapshot);
   if (const json::value* value = fields.take("environment")) {
     StrictObject inner(*value, fields.path("environment"));
     inner.read("base", spec.environment.base);
@@ -215,6 +217,17 @@ json::value to_json(const Sandbox& sandbox) {
   out["started_at"] = time_or_null(sandbox.started_at_ms);
   out["ended_at"] = time_or_null(sandbox.ended_at_ms);
   out["expires_at"] = time_or_null(sandbox.expires_at_ms);
+  if (sandbox.rolled_back_at_ms != 0) out["rolled_back_at"] = time_or_null(sandbox.rolled_back_at_ms);
+  out["paused_at"] = time_or_null(sandbox.pause ? sandbox.pause->at_ms : 0);
+  if (sandbox.pause) {
+    const Pause& pause = *sandbox.pause;
+    out["pause_reason"] = pause.reason;
+    out["wake"] = text(to_string(pause.wake));
+    if (pause.left_ms >= 0) out["lifetime_left_ms"] = pause.left_ms;
+    if (pause.reclaimed_bytes >= 0) out["reclaimed_bytes"] = pause.reclaimed_bytes;
+    if (pause.swapped_bytes >= 0) out["swapped_bytes"] = pause.swapped_bytes;
+  }
+  if (sandbox.fence != 0) out["fence"] = sandbox.fence;
   out["data_fault_at"] = time_or_null(sandbox.data_fault_at_ms);
   if (!sandbox.data_fault.empty()) out["data_fault"] = sandbox.data_fault;
   return out;
@@ -245,6 +258,10 @@ Result<Sandbox> sandbox_from_json(const json::value& value) {
   read_time(fields, "started_at", sandbox.started_at_ms);
   read_time(fields, "ended_at", sandbox.ended_at_ms);
   read_time(fields, "expires_at", sandbox.expires_at_ms);
+  read_time(fields, "rolled_back_at", sandbox.rolled_back_at_ms);
+  // The history holds what has ended, and that is not paused.
+  for (const char* name : {"paused_at", "pause_reason", "wake", "lifetime_left_ms", "reclaimed_bytes", "swapped_bytes"}) fields.ignore(name);
+  fields.read("fence", sandbox.fence);
   read_time(fields, "data_fault_at", sandbox.data_fault_at_ms);
   fields.read("data_fault", sandbox.data_fault);
   DSEC_TRY(fields.finish());

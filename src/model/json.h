@@ -17,6 +17,7 @@ boost::json::value to_json(const Lifetime& lifetime);
 boost::json::value to_json(const Network& network);
 boost::json::value to_json(const LayerRecord& layer);
 boost::json::value to_json(const ImageConfig& config);
+Result<ImageConfig> image_config_from_json(const boost::json::value& value);
 Result<Sandbox> sandbox_from_json(const boost::json::value& value);
 // `allowed_extra` are fields of the request that are not part of the spec ("wait_ms").
 Result<SandboxSpec> spec_from_json(const boost::json::value& value, std::initializer_list<std::string_view> allowed_extra = {});

@@ -29,6 +29,12 @@ struct ImageConfig {
   std::map<std::string, std::string> env;
   std::string cwd;   // "" = "/"
   std::string user;  // "" = root
+  // For who reads them: sandboxes do not go by these.
+  std::map<std::string, std::string> labels;
+  std::vector<std::string> exposed_ports;  // "8080/tcp"
+  std::vector<std::string> volumes;
+  std::string stop_signal;
+  std::vector<std::string> shell;  // of RUN in builds over the image; none: /bin/sh -c
   bool operator==(const ImageConfig&) const = default;
 };
 
@@ -50,6 +56,18 @@ struct Provenance {
   bool operator==(const Provenance&) const = default;
 };
 
+// Where an image comes from that was built here.
+struct BuildRecord {
+  std::string dockerfile;              // digest of its text
+  std::vector<std::string> steps;      // as they were run, secrets by their ids alone
+  std::vector<std::string> bases;      // digests of the images that it started from
+  std::vector<std::string> sandboxes;  // in which its commands ran; those of cached steps ran earlier
+  std::vector<std::string> services;   // that they could reach
+  std::string project;
+  std::string by;                      // id of the key that asked for it
+  bool operator==(const BuildRecord&) const = default;
+};
+
 // One immutable layer, named by its content.
 struct LayerRecord {
   std::string digest;  // "sha256:" + 64 hex digits, of the image file
@@ -66,8 +84,9 @@ struct LayerRecord {
   std::int64_t created_at_ms = 0;    // Unix time
   ImageConfig config;                // of a base
   std::vector<std::string> parts;    // digests: what an image's own layers became, as far as this node has them
-  std::string diff_id;               // of such a part: the OCI layer that it is; "" = a layer by itself
+  std::string diff_id;               // of such a part: the OCI layer, or "build:" and the step, that it is; "" = a layer by itself
   std::optional<Provenance> provenance;  // of one that was packed
+  std::optional<BuildRecord> build;      // of an image that was built
   bool operator==(const LayerRecord&) const = default;
 };
 

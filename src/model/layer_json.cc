@@ -9,12 +9,37 @@
 
 namespace dsec::model {
 
+// What only builds set is left out where it is not set: a configuration is part of its
+// image's digest.
 json::value to_json(const ImageConfig& config) {
-  return json::object{{"entrypoint", list(config.entrypoint)},
-                      {"command", list(config.command)},
-                      {"env", object(config.env)},
-                      {"cwd", config.cwd},
-                      {"user", config.user}};
+  json::object out{{"entrypoint", list(config.entrypoint)},
+                   {"command", list(config.command)},
+                   {"env", object(config.env)},
+                   {"cwd", config.cwd},
+                   {"user", config.user}};
+  if (!config.labels.empty()) out["labels"] = object(config.labels);
+  if (!config.exposed_ports.empty()) out["exposed_ports"] = list(config.exposed_ports);
+  if (!config.volumes.empty()) out["volumes"] = list(config.volumes);
+  if (!config.stop_signal.empty()) out["stop_signal"] = config.stop_signal;
+  if (!config.shell.empty()) out["shell"] = list(config.shell);
+  return out;
+}
+
+Result<ImageConfig> image_config_from_json(const json::value& value) {
+  ImageConfig out;
+  StrictObject fields(value, "config");
+  fields.read("entrypoint", out.entrypoint);
+  fields.read("command", out.command);
+  fields.read("env", out.env);
+  fields.read("cwd", out.cwd);
+  fields.read("user", out.user);
+  fields.read("labels", out.labels);
+  fields.read("exposed_ports", out.exposed_ports);
+  fields.read("volumes", out.volumes);
+  fields.read("stop_signal", out.stop_signal);
+  fields.read("shell", out.shell);
+  DSEC_TRY(fields.finish());
+  return out;
 }
 
 namespace {
@@ -72,6 +97,24 @@ Result<Provenance> provenance_from_json(const json::value& value) {
   DSEC_TRY(fields.finish());
   return out;
 }
+json::object build_to_json(const BuildRecord& build) {
+  return {{"dockerfile", build.dockerfile},         {"steps", list(build.steps)},       {"bases", list(build.bases)}, {"sandboxes", list(build.sandboxes)},
+          {"services", list(build.services)}, {"project", build.project}, {"by", build.by}};
+}
+
+Result<BuildRecord> build_from_json(const json::value& value) {
+  BuildRecord out;
+  StrictObject fields(value, "build");
+  fields.read("dockerfile", out.dockerfile);
+  fields.read("steps", out.steps);
+  fields.read("bases", out.bases);
+  fields.read("sandboxes", out.sandboxes);
+  fields.read("services", out.services);
+  fields.read("project", out.project);
+  fields.read("by", out.by);
+  DSEC_TRY(fields.finish());
+  return out;
+}
 }  // namespace
 
 json::value to_json(const LayerRecord& layer) {
@@ -91,6 +134,7 @@ json::value to_json(const LayerRecord& layer) {
                    {"parts", list(layer.parts)},
                    {"diff_id", layer.diff_id}};
   if (layer.provenance) out["provenance"] = provenance_to_json(*layer.provenance);
+  if (layer.build) out["build"] = build_to_json(*layer.build);
   return out;
 }
 
@@ -116,17 +160,18 @@ Result<LayerRecord> layer_from_json(const json::value& value) {
   fields.read("parts", layer.parts);
   fields.read("diff_id", layer.diff_id);
   if (const json::value* config = fields.take("config")) {
-    StrictObject inner(*config, "config");
-    inner.read("entrypoint", layer.config.entrypoint);
-    inner.read("command", layer.config.command);
-    inner.read("env", layer.config.env);
-    inner.read("cwd", layer.config.cwd);
-    inner.read("user", layer.config.user);
-    if (Result<void> done = inner.finish(); !done.ok()) fields.fail(std::move(done).error());
+    Result<ImageConfig> read = image_config_from_json(*config);
+    if (read.ok()) layer.config = std::move(read).value();
+    else fields.fail(std::move(read).error());
   }
   if (const json::value* provenance = fields.take("provenance")) {
     Result<Provenance> read = provenance_from_json(*provenance);
     if (read.ok()) layer.provenance = std::move(read).value();
+    else fields.fail(std::move(read).error());
+  }
+  if (const json::value* build = fields.take("build")) {
+    Result<BuildRecord> read = build_from_json(*build);
+    if (read.ok()) layer.build = std::move(read).value();
     else fields.fail(std::move(read).error());
   }
   DSEC_TRY(fields.finish());

@@ -119,6 +119,40 @@ TEST(SandboxStateTest, EndsFromEveryStateAndNeverReturns) {
   EXPECT_FALSE(may_follow(SandboxState::kQueued, SandboxState::kRunning));
 }
 
+TEST(SandboxStateTest, APauseLeadsThroughBothWaysAndBack) {
+  using enum SandboxState;
+  EXPECT_TRUE(may_follow(kRunning, kPausing));
+  EXPECT_TRUE(may_follow(kPausing, kPaused));
+  EXPECT_TRUE(may_follow(kPausing, kRunning)) << "a freeze that failed";
+  EXPECT_TRUE(may_follow(kPaused, kResuming));
+  EXPECT_TRUE(may_follow(kResuming, kRunning));
+  EXPECT_TRUE(may_follow(kResuming, kPaused)) << "a thaw that failed";
+  EXPECT_FALSE(may_follow(kStarting, kPausing));
+  EXPECT_FALSE(may_follow(kQueued, kPaused));
+  EXPECT_FALSE(may_follow(kPaused, kRunning)) << "the log has to say so before";
+}
+
+TEST(SandboxJsonTest, TellsOfAPauseWhileItLasts) {
+  Sandbox sandbox;
+  sandbox.state = SandboxState::kPaused;
+  sandbox.pause = Pause{.at_ms = 1000, .reason = "idle", .wake = Wake::kHolder, .fence = 7, .left_ms = 5, .reclaimed_bytes = 9};
+  sandbox.fence = 8;
+
+  const boost::json::value paused = to_json(sandbox);
+  sandbox.pause.reset();
+  const boost::json::value running = to_json(sandbox);
+  const Result<Sandbox> read = sandbox_from_json(paused);
+
+  EXPECT_EQ(paused.at("pause_reason").as_string(), "idle");
+  EXPECT_EQ(paused.at("wake").as_string(), "holder");
+  EXPECT_EQ(paused.at("lifetime_left_ms").as_int64(), 5);
+  EXPECT_EQ(paused.at("reclaimed_bytes").as_int64(), 9);
+  EXPECT_FALSE(paused.as_object().contains("swapped_bytes")) << "not known";
+  EXPECT_TRUE(running.at("paused_at").is_null());
+  ASSERT_TRUE(read.ok()) << read.error().message();
+  EXPECT_EQ(read->fence, 8u);
+}
+
 TEST(SandboxIdTest, OpensOnlyWhatItSealed) {
   SandboxIdSeal::Key key{};
   key[3] = 7;

@@ -44,6 +44,14 @@ constexpr std::array<CauseName, 14> kCauses = {{
 }};
 }  // namespace
 
+std::string_view to_string(Wake wake) { return wake == Wake::kAny ? "any" : "holder"; }
+
+Result<Wake> parse_wake(std::string_view text) {
+  if (text == "any") return Wake::kAny;
+  if (text == "holder") return Wake::kHolder;
+  return invalid_argument("must be any or holder");
+}
+
 std::string_view to_string(SandboxState state) { return kStates[static_cast<std::size_t>(state)].name; }
 std::string_view to_string(EndCause cause) { return kCauses[static_cast<std::size_t>(cause)].name; }
 bool is_infra(EndCause cause) { return kCauses[static_cast<std::size_t>(cause)].infra; }
@@ -73,7 +81,7 @@ bool may_follow(SandboxState from, SandboxState to) {
     case kStarting:
       return to == kRunning;
     case kRunning:
-      return to == kPausing;
+      return to == kPausing || to == kResuming;  // at once for a rollback
     case kPausing:
       return to == kPaused || to == kRunning;
     case kPaused:

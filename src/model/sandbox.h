@@ -92,6 +92,7 @@ struct SandboxSpec {
   std::string architecture;  // "" = the node's
   std::string image;  // a ref: a base that may carry more layers
   Environment environment;
+  std::string snapshot;  // id of a checkpoint or name of a snapshot, in place of image and environment
   Resources resources;
   Lifetime lifetime;
   Network network;
@@ -110,6 +111,22 @@ struct ResolvedLayers {
   ImageConfig config;
 };
 
+// Who brings a paused sandbox back: whatever needs it, or only who holds its lease.
+enum class Wake { kAny, kHolder };
+std::string_view to_string(Wake wake);
+Result<Wake> parse_wake(std::string_view text);
+
+// A sandbox that stands still. Its idle time and its lifetime stand still with it.
+struct Pause {
+  std::int64_t at_ms = 0;
+  std::string reason;                // "user", "idle", "ttl", or the caller's own words
+  Wake wake = Wake::kAny;
+  std::uint64_t fence = 0;           // kHolder: who resumes it has this fence or a higher one
+  std::int64_t left_ms = -1;         // of its lifetime; -1 = it has no end
+  std::int64_t reclaimed_bytes = -1; // of its memory, given back; -1 = not known yet
+  std::int64_t swapped_bytes = -1;
+};
+
 struct Sandbox {
   std::string id;
   std::string project;
@@ -122,7 +139,10 @@ struct Sandbox {
   std::int64_t created_at_ms = 0;
   std::int64_t started_at_ms = 0;  // 0 = not yet
   std::int64_t ended_at_ms = 0;
-  std::int64_t expires_at_ms = 0;  // 0 = never
+  std::int64_t expires_at_ms = 0;  // 0 = never, or paused
+  std::int64_t rolled_back_at_ms = 0;  // when its files last went back to a checkpoint; 0 = never
+  std::optional<Pause> pause;      // from the pause to the resume, both included
+  std::uint64_t fence = 0;         // the highest that a request carried
   // When a process of it first met missing, wrong or very late data of a layer. From
   // then on no failure of it is its own: trainers mask it.
   std::int64_t data_fault_at_ms = 0;  // 0 = never

@@ -123,7 +123,10 @@ Result<void> validate(const SandboxSpec& spec) {
     return invalid_argument("backend: must be container, microvm or fullvm");
   const Environment& environment = spec.environment;
   if (!spec.image.empty() && !environment.base.empty()) return invalid_argument("image: excludes environment.base");
-  if (spec.image.empty() && environment.base.empty()) return invalid_argument("image: is required (or environment.base)");
+  const bool composed = !environment.base.empty() || !environment.workspace.empty() || !environment.toolkits.empty() || !environment.diffs.empty();
+  if (!spec.snapshot.empty() && (!spec.image.empty() || composed)) return invalid_argument("snapshot: excludes image and environment");
+  if (spec.snapshot.empty() && spec.image.empty() && environment.base.empty()) return invalid_argument("image: is required (or environment.base)");
+  if (!spec.snapshot.empty() && !is_name(spec.snapshot)) return invalid_argument("snapshot: letters, digits, \".\", \"_\" and \"-\", at most 63");
   DSEC_TRY(check_layer_name("image", spec.image));
   DSEC_TRY(check_layer_name("environment.base", environment.base));
   DSEC_TRY(check_layer_name("environment.workspace", environment.workspace));

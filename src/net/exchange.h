@@ -6,6 +6,7 @@
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
+#include <boost/json/object.hpp>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -106,6 +107,8 @@ struct ErrorAnswer {
   std::map<std::string, std::string> details;
 };
 HttpResponse error_response(const Error& error, const ErrorAnswer& answer);
+// What stands under "error" there, for answers that hold more than one outcome.
+boost::json::object error_object(const Error& error, const ErrorAnswer& answer = {});
 HttpResponse json_response(int status, std::string json);
 
 }  // namespace dsec::net

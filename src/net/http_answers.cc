@@ -16,19 +16,22 @@ HttpResponse json_response(int status, std::string text) {
           .body = std::move(text)};
 }
 
-HttpResponse error_response(const Error& error, const ErrorAnswer& answer) {
+json::object error_object(const Error& error, const ErrorAnswer& answer) {
   const ErrorTraits& of = traits(error.code());
-  const int status = answer.status != 0 ? answer.status : of.http_status;
   bool lossy = false;
   json::object details;
   for (const auto& [key, value] : answer.details) details[key] = to_utf8(value, &lossy);
-  json::object body{{"code", json::string(of.name.data(), of.name.size())},
-                    {"message", to_utf8(error.message(), &lossy)},
-                    {"retryable", of.retryable},
-                    {"infra", answer.infra.value_or(of.infra)},
-                    {"retry", json::string(of.retry.data(), of.retry.size())},
-                    {"details", std::move(details)}};
-  HttpResponse response = json_response(status, json::serialize(json::object{{"error", std::move(body)}}));
+  return {{"code", json::string(of.name.data(), of.name.size())},
+          {"message", to_utf8(error.message(), &lossy)},
+          {"retryable", of.retryable},
+          {"infra", answer.infra.value_or(of.infra)},
+          {"retry", json::string(of.retry.data(), of.retry.size())},
+          {"details", std::move(details)}};
+}
+
+HttpResponse error_response(const Error& error, const ErrorAnswer& answer) {
+  const int status = answer.status != 0 ? answer.status : traits(error.code()).http_status;
+  HttpResponse response = json_response(status, json::serialize(json::object{{"error", error_object(error, answer)}}));
   if (status == 429 || status == 503) response.headers.emplace_back("Retry-After", "1");
   if (status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
   for (const auto& header : answer.headers) response.headers.push_back(header);

@@ -111,6 +111,8 @@ Result<std::unique_ptr<Wire>> Wire::connect(const ServerAddress& address, Deadli
     tls->context = SSL_CTX_new(TLS_client_method());
     SSL_CTX_set_min_proto_version(tls->context, TLS1_2_VERSION);
     SSL_CTX_set_default_verify_paths(tls->context);
+    if (!address.authorities.empty() && SSL_CTX_load_verify_locations(tls->context, address.authorities.c_str(), nullptr) != 1)
+      return Error(ErrorCode::kInvalidArgument, address.authorities + " holds no certificates: " + tls_reason());
     SSL_CTX_set_verify(tls->context, SSL_VERIFY_PEER, nullptr);
     SSL_CTX_set_mode(tls->context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
     tls->session = SSL_new(tls->context);
@@ -125,6 +127,9 @@ Result<std::unique_ptr<Wire>> Wire::connect(const ServerAddress& address, Deadli
     const int done = SSL_connect(wire->tls_->session);
     if (done == 1) break;
     auto outcome = wire->tls_outcome(done, &wire->read_wants_, "TLS handshake");
+    const long verdict = SSL_get_verify_result(wire->tls_->session);
+    if (!outcome.ok() && verdict != X509_V_OK)
+      return Error(ErrorCode::kUnavailable, "the certificate of " + address.authority() + " is refused: " + X509_verify_cert_error_string(verdict));
     if (!outcome.ok()) return std::move(outcome).error();
     DSEC_TRY(wire->poll_for(wire->read_wants_, deadline));
   }

@@ -20,6 +20,7 @@ struct ServerAddress {
   std::string host;  // without brackets
   std::string port;
   std::string prefix;  // of every path, without a slash at the end
+  std::string authorities = {};  // PEM file of those that may vouch for it, besides the system's; "" = none
   std::string authority() const;  // for the Host header
 };
 Result<ServerAddress> parse_server_address(std::string_view url);
@@ -27,7 +28,7 @@ Result<ServerAddress> parse_server_address(std::string_view url);
 class Wire {
  public:
   // Tries every address of the name. With TLS the certificate must be valid for
-  // the name, by the system's authorities or those in SSL_CERT_FILE.
+  // the name, by the system's authorities or those in SSL_CERT_FILE, or the address's own.
   static Result<std::unique_ptr<Wire>> connect(const ServerAddress& address, Deadline deadline);
   ~Wire();
   Wire(const Wire&) = delete;

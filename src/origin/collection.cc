@@ -79,6 +79,8 @@ class Collector {
   Result<void> unmark(const std::string& hex);
   Result<void> judge(const Listing& listing, const std::set<std::string>& live);
   Result<void> judge_one(const std::string& hex, const std::set<ObjectKind>& kinds);
+  Result<void> find_leftovers();
+  Result<void> remove_leftovers(const std::set<std::string>& live);
   Result<void> remove_due();
   Result<void> remove_all(CollectedObject& object);
   Result<std::uint64_t> bytes_of(const CollectedObject& object);
@@ -86,6 +88,7 @@ class Collector {
   Origin& origin_;
   const Clock& clock_;
   const CollectionOptions& options_;
+  std::vector<Leftover> leftovers_;
   Collection out_;
 };
 
@@ -245,6 +248,29 @@ Result<void> Collector::remove_due() {
   return {};
 }
 
+Result<void> Collector::find_leftovers() {
+  Result<std::vector<Leftover>> found = origin_.leftovers(deadline());
+  // To list uploads is a right of its own in many buckets.
+  if (!found.ok() && (found.error().code() == ErrorCode::kUnsupported || found.error().code() == ErrorCode::kPermissionDenied)) return {};
+  if (!found.ok()) return found.error();
+  leftovers_ = std::move(found).value();
+  out_.leftovers.emplace().found = leftovers_.size();
+  return {};
+}
+
+Result<void> Collector::remove_leftovers(const std::set<std::string>& live) {
+  for (const Leftover& leftover : leftovers_) {
+    DSEC_TRY(check_cancelled());
+    const bool leased = leftover.of && live.contains(leftover.of->hex);
+    if (leftover.age < std::max(options_.delete_after, leased ? options_.leased_leftovers_after : options_.leftovers_after)) continue;
+    if (!options_.dry_run) DSEC_TRY(origin_.remove_leftover(leftover, deadline()));
+    out_.leftovers->removed++;
+    out_.leftovers->bytes += leftover.bytes;
+    out_.freed_bytes += leftover.bytes;
+  }
+  return {};
+}
+
 Result<void> Collector::begin() {
   for (int attempt = 0; attempt < 2; attempt++) {
     const Result<void> made = origin_.publish(run_mark(), Content::of_bytes(mark_text(now_ms(), options_.node)), deadline());
@@ -259,9 +285,11 @@ Result<void> Collector::begin() {
 }
 
 Result<void> Collector::look() {
+  DSEC_TRY(find_leftovers());
   DSEC_ASSIGN(const Listing listing, list());
   DSEC_ASSIGN(const std::set<std::string> live_now, live(listing.leases));
   DSEC_TRY(judge(listing, live_now));
+  DSEC_TRY(remove_leftovers(live_now));
   return remove_due();
 }
 

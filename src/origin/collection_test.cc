@@ -121,6 +121,63 @@ TEST_F(CollectionTest, ADryRunChangesNothing) {
   EXPECT_EQ(lost.present(store_), Layer::kObjects);
 }
 
+TEST_F(CollectionTest, WhatKilledPublishersLeftGoesAndLivingOnesAreLeftAlone) {
+  const auto object = [](const std::string& name) { return ObjectName{ObjectKind::kData, hex_of(name)}; };
+  store_.leave({.id = "dead", .of = object("dead"), .age = hours(1), .bytes = 5});
+  store_.leave({.id = "nameless", .of = {}, .age = hours(1), .bytes = 7});
+  store_.leave({.id = "young", .of = object("young"), .age = std::chrono::minutes(9), .bytes = 11});
+  store_.leave({.id = "leased", .of = object("leased"), .age = hours(47), .bytes = 13});
+  store_.leave({.id = "leased and dead", .of = object("leased"), .age = hours(49), .bytes = 17});
+  LeaseHolder lease(store_, clock_, node("a"));
+  const Result<LeaseHolder::Held> held = lease.hold({object("leased").hex}, soon());
+  ASSERT_TRUE(held.ok());
+  CollectionOptions patient = at_once();
+  patient.delete_after = hours(24);
+
+  EXPECT_EQ(run(store_, patient).leftovers->removed, 1u) << "the one of a day and older that no lease protects any more";
+  const Collection dry = run(store_, at_once(true));
+  EXPECT_EQ(store_.leftovers(soon())->size(), 4u);
+  const Collection real = run(store_, at_once());
+
+  for (const Collection& one : {dry, real}) {
+    EXPECT_EQ(one.leftovers->found, 4u);
+    EXPECT_EQ(one.leftovers->removed, 2u);
+    EXPECT_EQ(one.leftovers->bytes, 12u);
+    EXPECT_EQ(one.freed_bytes, 12u);
+  }
+  const std::vector<Leftover> there = store_.leftovers(soon()).value();
+  std::vector<std::string> left;
+  for (const Leftover& one : there) left.push_back(one.id);
+  EXPECT_EQ(left, (std::vector<std::string>{"young", "leased"}));
+}
+
+TEST_F(CollectionTest, AStoreThatDoesNotTellOfUploadsIsCollectedAllTheSame) {
+  class Reserved final : public Origin {
+   public:
+    Reserved(Origin& real, ErrorCode says) : real_(real), says_(says) {}
+    Result<std::unique_ptr<Object>> open(const ObjectName& name, Deadline deadline) override { return real_.open(name, deadline); }
+    Result<void> publish(const ObjectName& name, const Content& content, Deadline deadline) override { return real_.publish(name, content, deadline); }
+    Result<ObjectList> list(const std::string& after, std::size_t limit, Deadline deadline) override { return real_.list(after, limit, deadline); }
+    Result<void> remove(const ObjectName& name, Deadline deadline) override { return real_.remove(name, deadline); }
+    Result<std::vector<Leftover>> leftovers(Deadline) override { return Error(says_, "no"); }
+    Result<void> remove_leftover(const Leftover&, Deadline) override { return Error(says_, "no"); }
+    std::string description() const override { return "reserved"; }
+
+   private:
+    Origin& real_;
+    const ErrorCode says_;
+  };
+  const Layer lost("lost");
+  ASSERT_TRUE(lost.put(store_).ok());
+  Reserved denied(store_, ErrorCode::kPermissionDenied), unsupported(store_, ErrorCode::kUnsupported), away(store_, ErrorCode::kUnavailable);
+
+  EXPECT_EQ(collect(away, clock_, at_once()).error().code(), ErrorCode::kUnavailable);
+  EXPECT_FALSE(run(denied, at_once()).leftovers);
+  EXPECT_FALSE(run(unsupported, at_once()).leftovers);
+
+  EXPECT_EQ(lost.present(store_), 0u);
+}
+
 TEST_F(CollectionTest, WhatIsHeldAgainIsForgiven) {
   const Layer layer("layer");
   ASSERT_TRUE(layer.put(store_).ok());
@@ -255,6 +312,14 @@ class DyingOrigin final : public Origin {
   Result<void> remove(const ObjectName& name, Deadline deadline) override {
     if (--left_ < 0) return dead();
     return real_.remove(name, deadline);
+  }
+  Result<std::vector<Leftover>> leftovers(Deadline deadline) override {
+    if (--left_ < 0) return dead();
+    return real_.leftovers(deadline);
+  }
+  Result<void> remove_leftover(const Leftover& leftover, Deadline deadline) override {
+    if (--left_ < 0) return dead();
+    return real_.remove_leftover(leftover, deadline);
   }
   std::string description() const override { return "dying"; }
 

@@ -36,6 +36,8 @@ class DirectoryOrigin final : public Origin {
   Result<void> publish(const ObjectName& name, const Content& content, Deadline deadline) override;
   Result<ObjectList> list(const std::string& after, std::size_t limit, Deadline deadline) override;
   Result<void> remove(const ObjectName& name, Deadline deadline) override;
+  Result<std::vector<Leftover>> leftovers(Deadline deadline) override;
+  Result<void> remove_leftover(const Leftover& leftover, Deadline deadline) override;
   std::string description() const override { return directory_; }
   // Whether it is a mount of 3FS, and why it is read without USRBIO, if it is.
   bool is_3fs() const { return ring_ != nullptr || !usrbio_.ok(); }
@@ -45,6 +47,8 @@ class DirectoryOrigin final : public Origin {
   std::size_t given_up() const { return threads_->given_up(); }
 
  private:
+  static constexpr const char* kIncoming = "/.incoming";  // <object's file name>.<32 digits>
+
   DirectoryOrigin(Options options, long file_system);
   std::string path(const ObjectName& name) const { return directory_ + "/" + name.path(); }
   void use_usrbio(const Options& options, dev_t device, Deadline deadline);

@@ -9,6 +9,7 @@
 #include <cerrno>
 
 #include "base/encoding.h"
+#include "base/fail_point.h"
 #include "base/random.h"
 #include "origin/directory_origin.h"
 #include "origin/open_file.h"
@@ -20,7 +21,6 @@ namespace dsec::origin {
 namespace {
 
 constexpr std::uint64_t kPart = 4 << 20;
-constexpr const char* kIncoming = ".incoming";
 
 using Done = bool;  // of calls that have nothing to tell
 
@@ -60,6 +60,7 @@ Result<std::shared_ptr<OpenFile>> DirectoryOrigin::write_incoming(const std::str
   for (std::uint64_t at = 0; at < content.size(); at += kPart) {
     const auto part = std::make_shared<Buffer>(std::min(kPart, content.size() - at));
     DSEC_TRY(content.read(at, part->data(), part->size()));
+    DSEC_TRY(fail_point("origin.directory.write"));
     const auto write = [file, part, at]() -> Result<Done> {
       DSEC_TRY(file->write(at, part->view()));
       return true;
@@ -92,10 +93,11 @@ Result<void> DirectoryOrigin::publish(const ObjectName& name, const Content& con
   Result<void> done = compare_with_present(*this, name, content, deadline);
   if (done.ok() || done.error().code() != ErrorCode::kNotFound) return done;
 
-  const std::string incoming_folder = directory_ + "/" + kIncoming;
+  const std::string incoming_folder = directory_ + kIncoming;
   DSEC_TRY(nothing(threads_->call<Done>([incoming_folder] { return make_folder(incoming_folder); }, deadline)));
   SystemRandom random;
-  const std::string incoming = incoming_folder + "/" + to_hex(random.bytes(16));
+  const std::string file_name = name.path().substr(name.path().rfind('/') + 1);
+  const std::string incoming = incoming_folder + "/" + file_name + "." + to_hex(random.bytes(16));
   const Result<std::shared_ptr<OpenFile>> written = write_incoming(incoming, content, deadline);
   done = written.ok() ? give_name(incoming, name, deadline) : Result<void>(written.error());
   // Of a rename nothing is left; else it is nobody's.

@@ -33,4 +33,14 @@ Result<void> LateOrigin::remove(const ObjectName& name, Deadline deadline) {
   return store->remove(name, deadline);
 }
 
+Result<std::vector<Leftover>> LateOrigin::leftovers(Deadline deadline) {
+  DSEC_ASSIGN(Origin * store, opened(deadline));
+  return store->leftovers(deadline);
+}
+
+Result<void> LateOrigin::remove_leftover(const Leftover& leftover, Deadline deadline) {
+  DSEC_ASSIGN(Origin * store, opened(deadline));
+  return store->remove_leftover(leftover, deadline);
+}
+
 }  // namespace dsec::origin

@@ -22,6 +22,8 @@ class LateOrigin final : public Origin {
   Result<void> publish(const ObjectName& name, const Content& content, Deadline deadline) override;
   Result<ObjectList> list(const std::string& after, std::size_t limit, Deadline deadline) override;
   Result<void> remove(const ObjectName& name, Deadline deadline) override;
+  Result<std::vector<Leftover>> leftovers(Deadline deadline) override;
+  Result<void> remove_leftover(const Leftover& leftover, Deadline deadline) override;
   std::string description() const override { return description_; }
 
  private:

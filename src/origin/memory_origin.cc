@@ -63,6 +63,22 @@ Result<void> MemoryOrigin::remove(const ObjectName& name, Deadline) {
   return {};
 }
 
+Result<std::vector<Leftover>> MemoryOrigin::leftovers(Deadline) {
+  const std::lock_guard lock(mutex_);
+  return leftovers_;
+}
+
+Result<void> MemoryOrigin::remove_leftover(const Leftover& leftover, Deadline) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(leftovers_, [&](const Leftover& one) { return one.id == leftover.id; });
+  return {};
+}
+
+void MemoryOrigin::leave(Leftover leftover) {
+  const std::lock_guard lock(mutex_);
+  leftovers_.push_back(std::move(leftover));
+}
+
 void MemoryOrigin::replace(const ObjectName& name, std::string bytes) {
   const std::lock_guard lock(mutex_);
   objects_[name.path()] = std::make_shared<const std::string>(std::move(bytes));

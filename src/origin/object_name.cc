@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::size_t kHexDigits = 64;
 constexpr std::size_t kFolderDigits = 2;
-constexpr std::array<std::pair<ObjectKind, std::string_view>, 9> kSuffixes = {{
+constexpr std::array<std::pair<ObjectKind, std::string_view>, 10> kSuffixes = {{
     {ObjectKind::kData, ".data"},
     {ObjectKind::kMetadata, ".meta"},
     {ObjectKind::kIndex, ".index"},
@@ -19,6 +19,7 @@ constexpr std::array<std::pair<ObjectKind, std::string_view>, 9> kSuffixes = {{
     {ObjectKind::kDeleting, ".deleting"},
     {ObjectKind::kTrace, ".trace"},
     {ObjectKind::kPackedData, ".dataz"},
+    {ObjectKind::kPackedMetadata, ".metaz"},
 }};
 
 bool is_hex(std::string_view text) { return text.size() == kHexDigits && text.find_first_not_of("0123456789abcdef") == std::string_view::npos; }

@@ -11,8 +11,8 @@ namespace dsec::origin {
 // kData, kMetadata, kIndex and kLease are named by the SHA-256 of their bytes;
 // kManifest by the digest of the layer that it speaks of; kCondemned and kDeleting,
 // the marks of garbage collection (collection.h), by the object that they speak of;
-// kTrace and kPackedData (at_rest_origin.h) by the data object.
-enum class ObjectKind { kData, kMetadata, kIndex, kManifest, kLease, kCondemned, kDeleting, kTrace, kPackedData };
+// kTrace by the data object; kPackedData and kPackedMetadata (at_rest_origin.h) by what is packed.
+enum class ObjectKind { kData, kMetadata, kIndex, kManifest, kLease, kCondemned, kDeleting, kTrace, kPackedData, kPackedMetadata };
 
 struct ObjectName {
   ObjectKind kind = ObjectKind::kData;

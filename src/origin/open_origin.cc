@@ -1,7 +1,9 @@
 #include "origin/open_origin.h"
 
 #include <algorithm>
+#include <string>
 
+#include "net/authorities.h"
 #include "origin/at_rest_origin.h"
 #include "origin/s3_origin.h"
 
@@ -24,10 +26,17 @@ std::string take_parameter(std::string& url, const std::string& name) {
   return {};
 }
 
-Result<AtRest> form_of(const std::string& value) {
-  if (value.empty() || value == "plain") return AtRest::kPlain;
-  if (value == "zstd") return AtRest::kZstd;
-  return invalid_argument("at-rest is plain or zstd, not \"" + value + "\"");
+struct Form {
+  AtRest form = AtRest::kPlain;
+  int level = kUsualLevel;
+};
+
+Result<Form> form_of(const std::string& value) {
+  if (value.empty() || value == "plain") return Form{};
+  if (value == "zstd") return Form{.form = AtRest::kZstd};
+  for (int level = 1; level <= kHighestLevel; ++level)
+    if (value == "zstd-" + std::to_string(level)) return Form{.form = AtRest::kZstd, .level = level};
+  return invalid_argument("at-rest is plain, zstd or zstd-1 to zstd-19, not \"" + value + "\"");
 }
 
 Result<std::unique_ptr<Origin>> open_store(const std::string& url, Deadline deadline) {
@@ -37,6 +46,7 @@ Result<std::unique_ptr<Origin>> open_store(const std::string& url, Deadline dead
   }
   if (!url.starts_with("s3://")) return invalid_argument("\"" + url + "\" is no store: /DIRECTORY or s3://BUCKET?endpoint=URL");
   DSEC_ASSIGN(S3Location location, parse_s3_location(url));
+  if (!location.authorities_file.empty()) DSEC_TRY(net::read_authorities(location.authorities_file).within("ca"));
   DSEC_ASSIGN(S3Credentials credentials, read_s3_credentials(location.credentials_file));
   return std::unique_ptr<Origin>(std::make_unique<S3Origin>(S3Origin::Options{.client = {std::move(location), std::move(credentials)}}));
 }
@@ -56,9 +66,9 @@ DirectoryOrigin::Options directory_options(std::string url) {
 }
 
 Result<std::unique_ptr<Origin>> open_origin(std::string url, Deadline deadline) {
-  DSEC_ASSIGN(const AtRest form, form_of(take_parameter(url, "at-rest")));
+  DSEC_ASSIGN(const Form form, form_of(take_parameter(url, "at-rest")));
   DSEC_ASSIGN(std::unique_ptr<Origin> store, open_store(url, deadline));
-  return std::unique_ptr<Origin>(std::make_unique<AtRestOrigin>(std::move(store), form));
+  return std::unique_ptr<Origin>(std::make_unique<AtRestOrigin>(std::move(store), form.form, form.level));
 }
 
 }  // namespace dsec::origin

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,14 @@ struct ObjectList {
   bool complete = true;           // else go on after the last one
 };
 
+// What a publisher that was killed has left: bytes without a name.
+struct Leftover {
+  std::string id;                // the store's own
+  std::optional<ObjectName> of;  // what it was to become, where that can be told
+  Duration age{};                // since it was begun or last grew, by the store's own clock
+  std::uint64_t bytes = 0;
+};
+
 class Origin {
  public:
   virtual ~Origin() = default;
@@ -53,6 +62,13 @@ class Origin {
   virtual Result<ObjectList> list(const std::string& after, std::size_t limit, Deadline deadline) = 0;
   // Success when it was not there.
   virtual Result<void> remove(const ObjectName& name, Deadline deadline) = 0;
+  // What is being published now, by anybody, and what was never ended: which is
+  // which the store does not know (collection.h). At most kMaxLeftovers of them.
+  // kUnsupported by a store that cannot tell.
+  static constexpr std::size_t kMaxLeftovers = 10'000;
+  virtual Result<std::vector<Leftover>> leftovers(Deadline deadline) = 0;
+  // Its publisher, should it live, gets an error. Success when it was not there.
+  virtual Result<void> remove_leftover(const Leftover& leftover, Deadline deadline) = 0;
   // For people; holds no credentials.
   virtual std::string description() const = 0;
 };

@@ -25,7 +25,7 @@ ObjectName data_name(const Content& content) { return {ObjectKind::kData, conten
 
 TEST(ObjectNameTest, EveryKindComesBackFromItsPath) {
   for (const ObjectKind kind : {ObjectKind::kData, ObjectKind::kMetadata, ObjectKind::kIndex, ObjectKind::kManifest, ObjectKind::kLease, ObjectKind::kCondemned,
-                                ObjectKind::kDeleting, ObjectKind::kTrace, ObjectKind::kPackedData}) {
+                                ObjectKind::kDeleting, ObjectKind::kTrace, ObjectKind::kPackedData, ObjectKind::kPackedMetadata}) {
     const ObjectName name{kind, std::string(62, 'a') + "09"};
 
     const Result<ObjectName> parsed = parse_object_path(name.path());

@@ -17,7 +17,6 @@ namespace dsec::origin {
 namespace {
 
 constexpr std::uint64_t kChunk = ChunkIndex::kChunkBytes;
-constexpr int kLevel = 9;
 constexpr std::size_t kFirstRead = 64 << 10;  // the tables of most objects
 
 struct FreeContext {
@@ -31,8 +30,8 @@ Result<sys::Fd> unnamed_file() {
 }
 
 // The frame of one chunk: the chunk itself when zstd makes it no smaller.
-std::string_view frame_of(ZSTD_CCtx* context, std::string_view chunk, std::vector<char>& room) {
-  const std::size_t length = ZSTD_compressCCtx(context, room.data(), room.size(), chunk.data(), chunk.size(), kLevel);
+std::string_view frame_of(ZSTD_CCtx* context, std::string_view chunk, int level, std::vector<char>& room) {
+  const std::size_t length = ZSTD_compressCCtx(context, room.data(), room.size(), chunk.data(), chunk.size(), level);
   return ZSTD_isError(length) || length >= chunk.size() ? chunk : std::string_view(room.data(), length);
 }
 
@@ -76,7 +75,7 @@ class PackedObject final : public Object {
 
 }  // namespace
 
-Result<Content> pack(const Content& content, Deadline deadline) {
+Result<Content> pack(const Content& content, Deadline deadline, int level) {
   DSEC_ASSIGN(const sys::Fd file, unnamed_file());
   const std::unique_ptr<ZSTD_CCtx, FreeContext> context(ZSTD_createCCtx());
   DSEC_CHECK(context != nullptr);  // out of memory
@@ -89,7 +88,7 @@ Result<Content> pack(const Content& content, Deadline deadline) {
     const std::string_view bytes(chunk.data(), std::min(kChunk, content.size() - at));
     DSEC_TRY(content.read(at, chunk.data(), bytes.size()));
     whole.update(bytes);
-    const std::string_view frame = frame_of(context.get(), bytes, room);
+    const std::string_view frame = frame_of(context.get(), bytes, level, room);
     DSEC_TRY(sys::write_all(file.get(), frame));
     lengths.push_back(static_cast<std::uint32_t>(frame.size()));
   }

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 #include <zstd.h>
 
+#include <set>
+
 #include "origin/at_rest_origin.h"
 #include "origin/chunk_reader.h"
 #include "origin/memory_origin.h"
@@ -132,21 +134,39 @@ struct TwoForms {
 
 TEST(AtRestOriginTest, StoresDataInItsFormAndNeverTwice) {
   const Content content = Content::of_bytes(mixed(3 * kChunk));
-  const ObjectName name{ObjectKind::kData, content.hex()};
-  for (const AtRest form : {AtRest::kPlain, AtRest::kZstd}) {
-    const ObjectKind own = form == AtRest::kPlain ? ObjectKind::kData : ObjectKind::kPackedData;
-    const ObjectKind foreign = form == AtRest::kPlain ? ObjectKind::kPackedData : ObjectKind::kData;
-    TwoForms fresh(form), shared(form);
-    shared.store->replace({foreign, name.hex}, form == AtRest::kPlain ? packed(bytes_of(content)) : bytes_of(content));
+  for (const auto& [raw, packed_kind] : {std::pair(ObjectKind::kData, ObjectKind::kPackedData), std::pair(ObjectKind::kMetadata, ObjectKind::kPackedMetadata)}) {
+    for (const AtRest form : {AtRest::kPlain, AtRest::kZstd}) {
+      const ObjectName name{raw, content.hex()};
+      const ObjectKind own = form == AtRest::kPlain ? raw : packed_kind;
+      const ObjectKind foreign = form == AtRest::kPlain ? packed_kind : raw;
+      TwoForms fresh(form), shared(form);
+      shared.store->replace({foreign, name.hex}, form == AtRest::kPlain ? packed(bytes_of(content)) : bytes_of(content));
 
-    ASSERT_TRUE(fresh.origin->publish(name, content, soon()).ok());
-    ASSERT_TRUE(fresh.origin->publish(name, content, soon()).ok());
-    ASSERT_TRUE(shared.origin->publish(name, content, soon()).ok());
+      ASSERT_TRUE(fresh.origin->publish(name, content, soon()).ok());
+      ASSERT_TRUE(fresh.origin->publish(name, content, soon()).ok());
+      ASSERT_TRUE(shared.origin->publish(name, content, soon()).ok());
 
-    EXPECT_TRUE(fresh.has(own, name.hex) && !fresh.has(foreign, name.hex));
-    EXPECT_TRUE(!shared.has(own, name.hex) && shared.has(foreign, name.hex)) << "the other form is there already";
-    EXPECT_TRUE(shared.origin->open(name, soon()).value()->read(0, content.size(), soon()).value().view() == bytes_of(content));
+      EXPECT_TRUE(fresh.has(own, name.hex) && !fresh.has(foreign, name.hex));
+      EXPECT_TRUE(!shared.has(own, name.hex) && shared.has(foreign, name.hex)) << "the other form is there already";
+      EXPECT_TRUE(shared.origin->open(name, soon()).value()->read(0, content.size(), soon()).value().view() == bytes_of(content));
+    }
   }
+}
+
+TEST(AtRestOriginTest, EveryLevelIsReadTheSame) {
+  std::string text;
+  for (int i = 0; text.size() < 2 * kChunk; ++i) text += "line " + std::to_string(i * 7919 % 10'007) + " of a file\n";
+  const Content content = Content::of_bytes(text);
+
+  std::set<std::uint64_t> sizes;
+  for (const int level : {1, kUsualLevel, kHighestLevel}) {
+    const Content packed_content = pack(content, soon(), level).value();
+    MemoryOrigin store;
+    EXPECT_TRUE(opened(store, bytes_of(packed_content)).value()->read(0, text.size(), soon()).value().view() == text) << level;
+    EXPECT_LT(packed_content.size(), text.size() / 4) << level;
+    sizes.insert(packed_content.size());
+  }
+  EXPECT_EQ(sizes.size(), 3u) << "the level is followed";
 }
 
 TEST(AtRestOriginTest, OtherBytesBelowTheNameAreAConflictInBothForms) {
@@ -164,9 +184,9 @@ TEST(AtRestOriginTest, OtherBytesBelowTheNameAreAConflictInBothForms) {
 TEST(AtRestOriginTest, BothFormsAreOneObjectOfListsAndRemovals) {
   TwoForms both(AtRest::kZstd);
   const std::string hex(64, 'a');
-  for (const ObjectKind kind : {ObjectKind::kData, ObjectKind::kPackedData, ObjectKind::kIndex}) both.store->replace({kind, hex}, "x");
+  for (const ObjectKind kind : {ObjectKind::kData, ObjectKind::kPackedData, ObjectKind::kIndex, ObjectKind::kMetadata, ObjectKind::kPackedMetadata}) both.store->replace({kind, hex}, "x");
   both.store->replace({ObjectKind::kPackedData, std::string(64, 'b')}, "x");
-  const std::vector<ObjectName> expected = {{ObjectKind::kData, hex}, {ObjectKind::kIndex, hex}, {ObjectKind::kData, std::string(64, 'b')}};
+  const std::vector<ObjectName> expected = {{ObjectKind::kData, hex}, {ObjectKind::kIndex, hex}, {ObjectKind::kMetadata, hex}, {ObjectKind::kData, std::string(64, 'b')}};
 
   for (const std::size_t limit : {1, 2, 3, 10}) {
     std::vector<ObjectName> seen;
@@ -181,6 +201,8 @@ TEST(AtRestOriginTest, BothFormsAreOneObjectOfListsAndRemovals) {
   }
   ASSERT_TRUE(both.origin->remove({ObjectKind::kData, hex}, soon()).ok());
   EXPECT_FALSE(both.has(ObjectKind::kData, hex) || both.has(ObjectKind::kPackedData, hex));
+  ASSERT_TRUE(both.origin->remove({ObjectKind::kMetadata, hex}, soon()).ok());
+  EXPECT_FALSE(both.has(ObjectKind::kMetadata, hex) || both.has(ObjectKind::kPackedMetadata, hex));
   EXPECT_TRUE(both.has(ObjectKind::kIndex, hex));
 }
 

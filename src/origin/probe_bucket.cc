@@ -1,4 +1,6 @@
 // What a bucket is tried for.
+#include <algorithm>
+
 #include "base/encoding.h"
 #include "base/random.h"
 #include "model/sha256.h"
@@ -19,7 +21,7 @@ class BucketProbe {
       : location_(std::move(location)), credentials_(std::move(credentials)), client_({location_, credentials_}), deadline_(deadline) {}
 
   std::vector<ProbeRow> run() {
-    return {range_beyond_the_end(), condition_of_put(), condition_of_parts(), cut_off_put(), wrong_checksum()};
+    return {range_beyond_the_end(), condition_of_put(), condition_of_parts(), list_of_uploads(), cut_off_put(), wrong_checksum()};
   }
 
  private:
@@ -71,13 +73,36 @@ class BucketProbe {
     const std::string* const tag = part.header("ETag");
     if (tag == nullptr) return Error(ErrorCode::kDataFault, "a part without a tag");
     const std::string parts = "<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>" + *tag + "</ETag></Part></CompleteMultipartUpload>";
-    return expect(send({.method = "POST", .path = key, .query = {{"uploadId", upload}}, .headers = {{"If-None-Match", "*"}}, .body = parts}), 412);
+    const Result<void> seen = expect(send({.method = "POST", .path = key, .query = {{"uploadId", upload}}, .headers = {{"If-None-Match", "*"}}, .body = parts}), 412);
+    end_upload(key, upload);
+    return seen;
+  }
+  void end_upload(const std::string& key, const std::string& upload) {
+    const auto ended = send({.method = "DELETE", .path = key, .query = {{"uploadId", upload}}});
+    (void)ended;  // it may have been completed
   }
   ProbeRow condition_of_parts() {
     const std::string key = new_key();
     const Result<void> seen = complete_over(key);
     clean(key);
     return probe_row("conditional upload in parts", seen, Finding::kNoted, "412 when the name is taken");
+  }
+
+  // By it a collection finds what killed nodes left (s3_leftovers.cc).
+  Result<void> find_upload(const std::string& key, const std::string& upload) {
+    DSEC_ASSIGN(const net::HttpAnswer answer, must({.path = "", .query = {{"uploads", ""}, {"prefix", location_.prefix + key}}}));
+    DSEC_ASSIGN(const std::vector<std::string> uploads, texts_of(answer.body, "UploadId"));
+    if (std::find(uploads.begin(), uploads.end(), upload) == uploads.end()) return Error(ErrorCode::kDataFault, "an upload that was begun is not in it");
+    if (answer.header("Date") == nullptr) return Error(ErrorCode::kDataFault, "the server does not say what time it is");
+    return {};
+  }
+  ProbeRow list_of_uploads() {
+    const std::string key = new_key();
+    const auto begun = must({.method = "POST", .path = key, .query = {{"uploads", ""}}});
+    const std::string upload = begun.ok() ? first_text_of(begun->body, "UploadId") : "";
+    const Result<void> seen = begun.ok() ? find_upload(key, upload) : Result<void>(begun.error());
+    if (begun.ok()) end_upload(key, upload);
+    return probe_row("list of uploads", seen, Finding::kNoted, "those that were never ended can be found");
   }
 
   // Half of a request, then nothing: what a client leaves that is killed.

@@ -51,6 +51,7 @@ Error status_error(const net::HttpAnswer& answer) {
     case 409:
     case 412:
       return Error(ErrorCode::kConflict, message);
+    case 405:
     case 501:
       return Error(ErrorCode::kUnsupported, message);
     default:

@@ -30,8 +30,11 @@ Result<void> read_parameter(std::string_view name, const std::string& value, S3L
     out.region = value;
   } else if (name == "credentials") {
     out.credentials_file = value;
+  } else if (name == "ca") {
+    if (!value.starts_with('/')) return invalid_argument("ca is the absolute path of a file: " + value);
+    out.authorities_file = value;
   } else {
-    return invalid_argument("a bucket's address has endpoint, region and credentials, not \"" + std::string(name) + "\"");
+    return invalid_argument("a bucket's address has endpoint, region, credentials and ca, not \"" + std::string(name) + "\"");
   }
   return {};
 }
@@ -88,6 +91,8 @@ Result<S3Location> parse_s3_location(std::string_view url) {
     DSEC_TRY(read_parameter(one.substr(0, one.find('=')), *value, out));
   }
   if (out.endpoint.host.empty()) return invalid_argument("a bucket's address needs endpoint=URL");
+  if (!out.authorities_file.empty() && !out.endpoint.tls) return invalid_argument("ca goes with an endpoint of https://");
+  out.endpoint.authorities = out.authorities_file;
   return out;
 }
 

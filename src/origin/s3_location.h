@@ -1,5 +1,5 @@
 // Where a bucket is and who may use it:
-// s3://BUCKET[/PREFIX]?endpoint=URL[&region=NAME][&credentials=FILE]
+// s3://BUCKET[/PREFIX]?endpoint=URL[&region=NAME][&credentials=FILE][&ca=FILE]
 #pragma once
 
 #include <string>
@@ -17,6 +17,7 @@ struct S3Location {
   net::ServerAddress endpoint;
   std::string region = "us-east-1";
   std::string credentials_file;  // "" = the environment
+  std::string authorities_file;  // PEM; who may vouch for the endpoint besides the system's
   std::string description() const;  // the same again, for people
 };
 

@@ -25,6 +25,8 @@ class S3Origin final : public Origin {
   Result<void> publish(const ObjectName& name, const Content& content, Deadline deadline) override;
   Result<ObjectList> list(const std::string& after, std::size_t limit, Deadline deadline) override;
   Result<void> remove(const ObjectName& name, Deadline deadline) override;
+  Result<std::vector<Leftover>> leftovers(Deadline deadline) override;
+  Result<void> remove_leftover(const Leftover& leftover, Deadline deadline) override;
   std::string description() const override { return client_.location().description(); }
 
  private:
@@ -33,6 +35,7 @@ class S3Origin final : public Origin {
   Result<std::string> begin_upload(const std::string& key, Deadline deadline);
   // The list of parts, as the end of the upload wants it.
   Result<std::string> put_parts(const std::string& key, const std::string& upload, const Content& content, Deadline deadline);
+  Result<std::uint64_t> bytes_of_parts(const std::string& key, const std::string& upload, Deadline deadline);
   Result<void> end_upload(const std::string& key, const std::string& upload, std::string parts, Deadline deadline);
 
   S3Client client_;

@@ -70,6 +70,9 @@ constexpr const char* kSteps[] = {
        CREATE TABLE pins(project TEXT NOT NULL, digest TEXT NOT NULL, owner TEXT NOT NULL, reason TEXT NOT NULL,
                          created_at_ms INTEGER NOT NULL, expires_at_ms INTEGER NOT NULL, PRIMARY KEY(project, digest));)",
     "ALTER TABLE refs ADD COLUMN quarantined INTEGER NOT NULL DEFAULT 0;",
+    R"(CREATE TABLE checkpoints(id TEXT PRIMARY KEY, project TEXT NOT NULL, sandbox TEXT NOT NULL, parent TEXT NOT NULL, name TEXT NOT NULL,
+                                layers TEXT NOT NULL, resources TEXT NOT NULL, bytes INTEGER NOT NULL, key TEXT NOT NULL,
+                                created_at_ms INTEGER NOT NULL, expires_at_ms INTEGER NOT NULL);)",
 };
 constexpr int kFormat = static_cast<int>(std::size(kSteps));
 
@@ -290,6 +293,42 @@ class SqliteStore final : public Store {
     DSEC_ASSIGN(Statement s, Statement::prepare(db_.get(), "DELETE FROM pins WHERE project=? AND digest=?"));
     DSEC_TRY(s.bind(project).bind(digest).run());
     return sqlite3_changes(db_.get()) > 0;
+  }
+
+  Result<void> put_checkpoint(const Checkpoint& c) override {
+    const std::lock_guard lock(mutex_);
+    DSEC_ASSIGN(Statement s, Statement::prepare(db_.get(), "INSERT OR REPLACE INTO checkpoints VALUES(?,?,?,?,?,?,?,?,?,?,?)"));
+    s.bind(c.id).bind(c.project).bind(c.sandbox).bind(c.parent).bind(c.name).bind(list_text(c.layers));
+    return s.bind(json::serialize(model::to_json(c.resources))).bind(static_cast<std::int64_t>(c.bytes)).bind(c.key).bind(c.created_at_ms).bind(c.expires_at_ms).run();
+  }
+
+  Result<std::vector<Checkpoint>> checkpoints() override {
+    const std::lock_guard lock(mutex_);
+    DSEC_ASSIGN(Statement s, Statement::prepare(db_.get(), "SELECT id, project, sandbox, parent, name, layers, resources, bytes, key, created_at_ms, expires_at_ms "
+                                                           "FROM checkpoints ORDER BY created_at_ms, id"));
+    std::vector<Checkpoint> out;
+    for (;;) {
+      DSEC_ASSIGN(const bool row, s.step());
+      if (!row) return out;
+      Checkpoint c{.id = s.text(0), .project = s.text(1), .sandbox = s.text(2), .parent = s.text(3), .name = s.text(4)};
+      DSEC_ASSIGN(c.layers, text_list(s.text(5)));
+      DSEC_ASSIGN(const json::value resources, parse(s.text(6)));
+      DSEC_TRY(model::merge_json(resources, "resources", c.resources));
+      c.bytes = static_cast<std::uint64_t>(s.number(7));
+      c.key = s.text(8);
+      c.created_at_ms = s.number(9);
+      c.expires_at_ms = s.number(10);
+      out.push_back(std::move(c));
+    }
+  }
+
+  Result<void> remove_checkpoints(const std::vector<std::string>& ids) override {
+    const std::lock_guard lock(mutex_);
+    return transaction([&]() -> Result<void> {
+      DSEC_ASSIGN(Statement s, Statement::prepare(db_.get(), "DELETE FROM checkpoints WHERE id=?"));
+      for (const std::string& id : ids) DSEC_TRY(s.bind(id).run());
+      return {};
+    });
   }
 
   Result<void> put_operation(const OperationRecord& operation) override {

@@ -61,7 +61,7 @@ TEST_F(SqliteStoreTest, AnOlderHistoryIsMigratedWithNamesAndTimesOfCreation) {
   sqlite3* raw = nullptr;
   ASSERT_EQ(sqlite3_open(path().c_str(), &raw), SQLITE_OK);
   ASSERT_EQ(sqlite3_exec(raw,
-                         "DROP TABLE pins; DROP TABLE unused_layers; ALTER TABLE refs DROP COLUMN quarantined;"
+                         "DROP TABLE checkpoints; DROP TABLE pins; DROP TABLE unused_layers; ALTER TABLE refs DROP COLUMN quarantined;"
                          "DROP INDEX sandbox_history_by_creation; DROP INDEX sandbox_history_by_name;"
                          "ALTER TABLE sandbox_history DROP COLUMN name; ALTER TABLE sandbox_history DROP COLUMN created_at_ms; PRAGMA user_version=2",
                          nullptr, nullptr, nullptr),

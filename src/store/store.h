@@ -80,6 +80,22 @@ struct Pin {
   bool operator==(const Pin&) const = default;
 };
 
+// A sandbox's files at one moment: a layer over those that it was made of. Holds
+// all of them for as long as it is there.
+struct Checkpoint {
+  std::string id;       // "ckpt_" + 16 base32 characters
+  std::string project;
+  std::string sandbox;  // whose files they were
+  std::string parent;   // the checkpoint that these files came from; "" = none
+  std::string name;     // of a snapshot; "" = a checkpoint without
+  std::vector<std::string> layers;  // lowest first, the checkpoint's own last
+  model::Resources resources;       // of the sandbox
+  std::uint64_t bytes = 0;          // of the files in its own layer
+  std::string key;                  // idempotency key of the call that made it; "" = none
+  std::int64_t created_at_ms = 0;
+  std::int64_t expires_at_ms = 0;   // 0: never
+};
+
 // Where a sandbox stands among those of its project: by creation, then by id.
 struct HistoryPlace {
   std::int64_t created_at_ms = 0;
@@ -108,6 +124,9 @@ class Store {
   virtual Result<std::vector<Pin>> pins() = 0;
   // false when there was none.
   virtual Result<bool> remove_pin(const std::string& project, const std::string& digest) = 0;
+  virtual Result<void> put_checkpoint(const Checkpoint& checkpoint) = 0;
+  virtual Result<std::vector<Checkpoint>> checkpoints() = 0;  // of every project, oldest first
+  virtual Result<void> remove_checkpoints(const std::vector<std::string>& ids) = 0;  // unknown ones are no error
   virtual Result<void> put_operation(const OperationRecord& operation) = 0;  // new, or changed
   // Oldest first: those that run, and the last 1,000 that are over.
   virtual Result<std::vector<OperationRecord>> operations() = 0;

@@ -75,6 +75,13 @@ class Blob {
   // False while somebody reads it.
   bool evict(std::uint64_t chunk);
 
+  // For other nodes. One bit a chunk, the lowest of the first byte for the first:
+  // what is here, checked or not.
+  std::string chunks_here() const;
+  // Chunks that are here, as the index says; kNotFound when one is not. No use of
+  // them in the cache's eyes.
+  Result<std::string> copy_of(ChunkRun run);
+
   // When all chunks are here, each as the index says: compares the digest of all
   // with the object's name, and gives the file the name `path` when it fits; from
   // then on nothing of it is evicted. kDataFault when it does not fit: from then

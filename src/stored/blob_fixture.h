@@ -44,6 +44,8 @@ class CountingOrigin final : public origin::Origin {
   Result<void> publish(const origin::ObjectName& name, const Content& content, Deadline deadline) override { return memory_.publish(name, content, deadline); }
   Result<origin::ObjectList> list(const std::string& after, std::size_t limit, Deadline deadline) override { return memory_.list(after, limit, deadline); }
   Result<void> remove(const origin::ObjectName& name, Deadline deadline) override { return memory_.remove(name, deadline); }
+  Result<std::vector<origin::Leftover>> leftovers(Deadline deadline) override { return memory_.leftovers(deadline); }
+  Result<void> remove_leftover(const origin::Leftover& one, Deadline deadline) override { return memory_.remove_leftover(one, deadline); }
   std::string description() const override { return "a counting memory"; }
 
   origin::MemoryOrigin& memory() { return memory_; }

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <boost/json.hpp>
 #include <cerrno>
+#include <cstdio>
 #include <condition_variable>
 #include <cstring>
 #include <thread>
@@ -70,6 +71,24 @@ boost::json::object json_of(const BlobCounts& counts) {
           {"wasted_bytes", counts.prefetched_bytes - std::min(counts.prefetched_bytes, counts.useful_bytes)}};
 }
 
+boost::json::object json_of(const origin::PeerCounts& counts) {
+  return {{"peer_bytes", counts.peer_bytes.load()}, {"store_bytes", counts.store_bytes.load()}, {"faults", counts.faults.load()}, {"wrong", counts.wrong.load()}};
+}
+
+boost::json::object json_of(const PeerServerCounts& counts) {
+  return {{"bytes", counts.bytes.load()}, {"busy", counts.busy.load()}, {"unsigned", counts.unsigned_.load()}};
+}
+
+// Whole for who reads it, and not synced: what is told each second is no state, and
+// a commit of the file system's journal each second would hold up who launches sandboxes.
+Result<void> show(const std::string& path, std::string_view text) {
+  const std::string temporary = path + ".new";
+  DSEC_ASSIGN(const sys::Fd file, sys::open_at(AT_FDCWD, temporary, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0600));
+  DSEC_TRY(sys::write_all(file.get(), text));
+  if (::rename(temporary.c_str(), path.c_str()) != 0) return errno_error("rename to " + path, errno);
+  return {};
+}
+
 int errno_of(const Error& error) { return error.code() == ErrorCode::kNotFound ? ENOENT : EIO; }
 
 class Server {
@@ -80,19 +99,21 @@ class Server {
         faults_(faults),
         budget_(options.cache_bytes),
         blobs_(options.folders, origin, budget_, options.patience, options.traces ? options.prefetch.window : Duration()),
-        fetches_({.name = "fetch", .threads = options.fetch_threads, .queue_limit = kFetchQueue}) {
+        fetches_({.name = "fetch", .threads = options.fetch_threads, .queue_limit = kFetchQueue}),
+        local_chunks_(blobs_, options.folders.layers) {
     if (!options.traces) return;
     prefetcher_ = std::make_unique<Prefetcher>(options.prefetch, Prefetcher::Node{.origin = origin,
                                                                                  .budget = budget_,
                                                                                  .state = options.folders.state,
                                                                                  .fetch = [this](const auto& blob, ChunkRun run) { fetch(blob, run, FetchFor::kLater); },
-                                                                                 .demand_is_busy = [this] { return demand_ >= options_.fetch_threads / 2; }});
+                                                                                 .demand_is_busy = [this] { return demand_is_busy(); }});
   }
 
   Result<void> run() {
     DSEC_TRY(blobs_.load());
     // Fails on a filesystem that nobody has served yet: it has not asked anything.
     (void)channel_.ask_again();
+    serve_peers();
     std::vector<std::thread> threads;
     for (std::size_t i = 0; i < options_.request_threads; ++i) threads.emplace_back([this] { answer_requests(); });
     std::thread housekeeper([this] { keep_house(); });
@@ -107,6 +128,16 @@ class Server {
   }
 
  private:
+  bool demand_is_busy() const { return demand_ >= options_.fetch_threads / 2; }
+
+  // Nobody's reads depend on it: without it this node is one that gives nothing.
+  void serve_peers() {
+    if (!options_.peers) return;
+    auto started = PeerServer::start(options_.peers->at, options_.peers->key, local_chunks_, [this] { return demand_is_busy(); });
+    if (started.ok()) peer_server_ = std::move(started).value();
+    else log_error("other nodes cannot read from this one", {{"why", started.error().message()}});
+  }
+
   void answer_requests() {
     std::vector<char> buffer(FuseChannel::kBufferBytes);
     while (true) {
@@ -213,7 +244,7 @@ class Server {
       blobs_.drop_removed();
       if (prefetcher_) prefetcher_->look_around(std::chrono::steady_clock::now());
       if (std::string stats = stats_text(); stats != last) {
-        if (const auto written = sys::replace_file(options_.folders.state + "/stats.json", stats, 0600); written.ok()) last = std::move(stats);
+        if (const auto shown = show(options_.folders.state + "/stats.json", stats); shown.ok()) last = std::move(stats);
       }
       lock.lock();
     }
@@ -228,8 +259,10 @@ class Server {
       objects[hex] = std::move(object);
       total += counts;
     }
-    const boost::json::object all = {
+    boost::json::object all = {
         {"cached_bytes", budget_.used_bytes()}, {"evicted_bytes", budget_.evicted_bytes()}, {"total", json_of(total)}, {"objects", std::move(objects)}};
+    if (options_.asked_peers != nullptr) all["asked_peers"] = json_of(*options_.asked_peers);
+    if (peer_server_) all["served_peers"] = json_of(peer_server_->counts());
     return boost::json::serialize(all) + "\n";
   }
 
@@ -241,6 +274,8 @@ class Server {
   std::atomic<std::size_t> demand_{0};  // runs that readers wait for
   sys::WorkerPool fetches_;
   std::unique_ptr<Prefetcher> prefetcher_;
+  const LocalChunks local_chunks_;
+  std::unique_ptr<PeerServer> peer_server_;
   std::mutex mutex_;  // guards stopping_
   std::condition_variable wake_;
   bool stopping_ = false;

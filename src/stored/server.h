@@ -7,17 +7,25 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "base/clock.h"
 #include "base/result.h"
 #include "origin/chunk_reader.h"
 #include "origin/origin.h"
+#include "origin/peer_origin.h"
 #include "stored/blob_table.h"
+#include "stored/peer_server.h"
 #include "stored/prefetcher.h"
 #include "sys/fd.h"
 
 namespace dsec::stored {
+
+struct PeerServing {
+  PeerServerOptions at;
+  origin::FleetKey key;
+};
 
 struct ServerOptions {
   StoredFolders folders;
@@ -29,6 +37,8 @@ struct ServerOptions {
   Duration stall_limit = std::chrono::seconds(2);      // a read that took longer is noted
   bool traces = true;  // record what is read first, and prefetch what other nodes have recorded
   PrefetchLimits prefetch;
+  std::optional<PeerServing> peers;                // other nodes may ask this one
+  const origin::PeerCounts* asked_peers = nullptr;  // of the origin, when it asks others; for stats.json
 };
 
 // Returns when the filesystem is gone. In `state` it keeps faults.log

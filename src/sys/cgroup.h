@@ -13,6 +13,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -60,6 +61,11 @@ struct CgroupUsage {
   std::uint64_t processes = 0;
   std::uint64_t oom_kills = 0;
   std::uint64_t stalled_usec = 0;
+};
+
+struct CgroupMemory {
+  std::uint64_t bytes = 0;  // with page cache
+  std::uint64_t swapped_bytes = 0;
 };
 
 // Descriptors by which processes are put into a slot's payload and agent.
@@ -120,6 +126,15 @@ class CgroupTree {
   bool idle(const std::string& slot) const;
   Result<void> freeze_payload(const std::string& slot, bool frozen) const;
   bool payload_frozen(const std::string& slot) const;
+  // All of the payload's processes, those of its operations too.
+  Result<std::vector<int>> payload_pids(const std::string& slot) const;
+  Result<CgroupMemory> memory(const std::string& slot) const;
+  // Only what is paused goes to swap where the two are counted apart (v2); where they have
+  // one limit together (v1) there is nothing to do.
+  Result<void> allow_swap(const std::string& slot, bool allowed) const;
+  // Gives back what the payload's cgroup holds, until nothing more goes or `cancelled`
+  // becomes true (kCancelled). kUnsupported where no controller counts memory.
+  Result<void> reclaim(const std::string& slot, const std::atomic<bool>& cancelled, Deadline deadline) const;
   // Returns when no process is left in the slot.
   Result<void> wait_empty(const std::string& slot, Deadline deadline) const;
   // Returns when every process of the payload stands (or none does).

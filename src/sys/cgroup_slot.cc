@@ -122,12 +122,26 @@ Result<void> CgroupTree::limit(const std::string& slot, const CgroupLimits& limi
   return {};
 }
 
+namespace {
+
+// Memory and swap together have the one limit: what a pause moves to swap counts on, and a
+// node's swap is nothing that a sandbox could fill instead. The limit of both may not be
+// below that of memory at any time.
+Result<void> limit_memory_v1(int dir, const std::string& slot, const std::string& limit) {
+  const std::string both = slot + "/memory.memsw.limit_in_bytes";
+  const bool counts_swap = ::faccessat(dir, both.c_str(), W_OK, 0) == 0;
+  Result<void> first = write_at(dir, slot + "/memory.limit_in_bytes", limit);
+  if (!counts_swap) return first;
+  DSEC_TRY(write_at(dir, both, limit));
+  return first.ok() ? Result<void>() : write_at(dir, slot + "/memory.limit_in_bytes", limit);
+}
+
+}  // namespace
+
 Result<void> CgroupTree::limit_v1(Controller controller, const std::string& slot, const CgroupLimits& limits) const {
   const int dir = v1(controller);
   switch (controller) {
-    case Controller::kMemory:
-      return write_at(dir, slot + "/memory.limit_in_bytes",
-                      limits.memory_bytes ? std::to_string(limits.memory_bytes) : "-1");
+    case Controller::kMemory: return limit_memory_v1(dir, slot, limits.memory_bytes ? std::to_string(limits.memory_bytes) : "-1");
     case Controller::kCpu: {
       // cpu.shares cannot be written while cpu.idle is 1.
       DSEC_TRY(write_at(dir, slot + "/cpu.idle", "0"));
@@ -148,7 +162,8 @@ Result<void> CgroupTree::limit_v2(Controller controller, const std::string& slot
   const int dir = slots_.get();
   switch (controller) {
     case Controller::kMemory:
-      return write_at(dir, payload + "memory.max", limits.memory_bytes ? std::to_string(limits.memory_bytes) : "max");
+      DSEC_TRY(write_at(dir, payload + "memory.max", limits.memory_bytes ? std::to_string(limits.memory_bytes) : "max"));
+      return allow_swap(slot, false);
     case Controller::kCpu: {
       DSEC_TRY(write_at(dir, payload + "cpu.idle", limits.batch ? "1" : "0"));
       const std::string period = " " + std::to_string(kCpuPeriodUsec);

@@ -153,8 +153,24 @@ class RunningEdge {
       co_return;
     }
     if (request.path == "/v1/sandboxes") co_return co_await list(exchange);
+    if (request.path.starts_with("/bulk/")) co_return co_await bulk(exchange);
     std::vector<std::string> rest(request.segments.begin() + 3, request.segments.end());
     co_await edge_->serve(exchange, {}, request.segments[2], std::move(rest));
+  }
+
+  // POST /bulk/pause?selector=…&within_ms=…
+  boost::asio::awaitable<void> bulk(net::Exchange& exchange) {
+    const net::HttpRequest& request = exchange.request();
+    BulkCommand command;
+    command.verb = request.path == "/bulk/pause" ? BulkCommand::Verb::kPause : request.path == "/bulk/resume" ? BulkCommand::Verb::kResume : BulkCommand::Verb::kStop;
+    if (const std::string* selector = request.parameter("selector")) command.selector = *selector;
+    if (const std::string* within = request.parameter("within_ms")) command.within = std::chrono::milliseconds(std::stoul(*within));
+    const Result<std::vector<BulkResult>> results = co_await edge_->bulk(std::move(command));
+    json::array out;
+    if (results.ok())
+      for (const BulkResult& result : *results)
+        out.push_back(json::object{{"id", result.id}, {"state", std::string(model::to_string(result.state))}, {"error", result.error ? result.error->message() : ""}});
+    (void)co_await exchange.respond(results.ok() ? net::json_response(200, json::serialize(out)) : net::error_response(results.error()));
   }
 
   boost::asio::awaitable<void> list(net::Exchange& exchange) {

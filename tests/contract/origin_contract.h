@@ -22,6 +22,8 @@ class OriginFixture {
   virtual Origin& other() = 0;
   // Other bytes below the name of an object that is there.
   virtual void replace(const ObjectName& name, const std::string& bytes) = 0;
+  // What a publisher leaves that is killed after so many bytes of an object.
+  virtual void leave(const ObjectName& name, const std::string& bytes) = 0;
 };
 
 struct OriginCase {

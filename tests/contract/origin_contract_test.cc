@@ -59,6 +59,37 @@ TEST_P(OriginContractTest, AnEqualObjectIsSuccessAndAnotherIsAConflictThatChange
   EXPECT_EQ(read_whole(origin(), name, 100, soon()).value(), "first");
 }
 
+// Whoever is killed while he publishes leaves bytes that are no object and cost room.
+TEST_P(OriginContractTest, TellsWhatAKilledPublisherLeftAndRemovesIt) {
+  const std::string bytes = bytes_of(100'000);
+  const Content whole = Content::of_bytes(bytes + "and more");
+  ASSERT_TRUE(origin().leftovers(soon())->empty());
+  fixture_->leave(data_name(whole), bytes);
+
+  const Result<std::vector<Leftover>> left = other().leftovers(soon());
+  ASSERT_TRUE(left.ok()) << left.error().message();
+  ASSERT_EQ(left->size(), 1u);
+  EXPECT_EQ(left->front().of, data_name(whole));
+  EXPECT_EQ(left->front().bytes, bytes.size());
+  EXPECT_LT(left->front().age, std::chrono::minutes(5));
+  EXPECT_GT(left->front().age, std::chrono::minutes(-5));
+  EXPECT_TRUE(origin().list("", 10, soon())->names.empty());
+  ASSERT_TRUE(origin().publish(data_name(whole), whole, soon()).ok());
+
+  EXPECT_TRUE(other().remove_leftover(left->front(), soon()).ok());
+  EXPECT_TRUE(origin().remove_leftover(left->front(), soon()).ok()) << "it is gone already";
+
+  EXPECT_TRUE(origin().leftovers(soon())->empty());
+  EXPECT_EQ(read_whole(origin(), data_name(whole), 1 << 20, soon()).value(), bytes + "and more");
+}
+
+TEST_P(OriginContractTest, WhatWasPublishedLeavesNothing) {
+  put(bytes_of(100));
+  put(bytes_of(20 << 20));
+
+  EXPECT_TRUE(origin().leftovers(soon())->empty());
+}
+
 TEST_P(OriginContractTest, RefusesBytesThatTheirNameDoesNotName) {
   const ObjectName name{ObjectKind::kData, Content::of_bytes("right").hex()};
 

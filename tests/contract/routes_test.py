@@ -12,8 +12,10 @@ SANDBOX = "/v1/sandboxes/{ref}"
 # and each entry is looked for in the handler's text.
 BELOW_SANDBOX = {
     "": ("sandbox.cc", {"GET", "PATCH", "DELETE"}),
-    "/stats": ("../edge.cc", {"GET"}),
-    "/events": ("../edge.cc", {"GET"}),
+    "/stats": ("../edge_serve.cc", {"GET"}),
+    "/events": ("../edge_serve.cc", {"GET"}),
+    "/pause": ("../edge_serve.cc", {"POST"}),
+    "/resume": ("../edge_serve.cc", {"POST"}),
     "/exec": ("exec.cc", {"GET", "POST"}),
     "/exec/stream": ("exec.cc", {"GET"}),
     "/exec/{exec_id}": ("exec.cc", {"GET", "DELETE"}),
@@ -21,7 +23,7 @@ BELOW_SANDBOX = {
     "/exec/{exec_id}/stdin": ("exec.cc", {"POST"}),
     "/exec/{exec_id}/signal": ("exec.cc", {"POST"}),
     "/exec/{exec_id}/resize": ("exec.cc", {"POST"}),
-    "/sessions/{session}": ("../edge.cc", {"DELETE"}),
+    "/sessions/{session}": ("../edge_serve.cc", {"DELETE"}),
     "/files": ("files.cc", {"GET", "PUT", "DELETE"}),
     "/files/stat": ("files.cc", {"GET"}),
     "/files/list": ("files.cc", {"GET"}),
@@ -29,7 +31,7 @@ BELOW_SANDBOX = {
     "/files/move": ("files.cc", {"POST"}),
     "/files/watch": ("files.cc", {"GET"}),
     "/files/archive": ("files.cc", {"GET", "PUT"}),
-    "/ports/{port}/{path}": ("../edge.cc", {"GET", "POST", "PUT", "PATCH", "DELETE"}),
+    "/ports/{port}/{path}": ("../edge_serve.cc", {"GET", "POST", "PUT", "PATCH", "DELETE"}),
 }
 
 
@@ -64,7 +66,7 @@ def test_the_handlers_know_every_segment_of_the_list():
 
 
 def test_the_list_knows_every_part_that_the_edge_routes():
-    text = (ROOT / "src" / "edge" / "edge.cc").read_text()
+    text = (ROOT / "src" / "edge" / "edge_serve.cc").read_text()
     areas = set(re.findall(r'area == "([a-z]+)"', text))
 
     assert areas == {path.split("/")[1] for path in BELOW_SANDBOX if path}

@@ -180,3 +180,22 @@ def test_escape_sequences_in_names_do_not_reach_the_terminal(dsec, tiny):
     dsec("rm", "cli-escape")
 
     assert b"\x1b" not in listed
+
+
+def test_pause_and_resume_by_id_and_by_selector(dsec, api, boxes):
+    box = boxes(labels={"cli": "pause"}, name=f"napper{os.getpid()}")
+
+    assert dsec("pause", box.id, "--reason", "lunch", check=True).stdout.decode() == f"{box.id}\n"
+    listed = dsec("ps", check=True).stdout.decode()
+    assert re.search(rf"napper{os.getpid()}\s+paused \S", listed), listed
+    assert json.loads(dsec("inspect", box.id, check=True).stdout)["pause_reason"] == "lunch"
+    dsec("resume", box.id, check=True)
+    assert dsec("pause", "--selector", "cli=pause", "--wake", "holder", "--fence", 3, check=True).stdout.decode() == f"{box.id}\n"
+    refused = dsec("resume", "--selector", "cli=pause")
+    told = dsec("events", box.id, check=True).stdout.decode()
+    dsec("resume", "--selector", "cli=pause", "--fence", 3, check=True)
+
+    assert refused.returncode != 0 and b"holder" in refused.stderr
+    assert "type=paused" in told and "type=resumed" in told
+    assert box.state == "running"
+    assert dsec("pause").returncode == 2

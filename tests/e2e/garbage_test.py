@@ -1,6 +1,7 @@
 """Which layers go, which stay, and what keeps them."""
 import io
 import json
+import os
 import subprocess
 import tarfile
 import time
@@ -188,6 +189,29 @@ def test_a_shared_store_keeps_what_a_node_has_and_loses_what_none_needs(tmp_path
         assert lost.removeprefix("sha256:") not in left and kept.removeprefix("sha256:") in left
         assert cli(server, "layer", "fetch", lost, "lost:2")[0] == 1
         assert cli(server, "layer", "sync", "kept:1")[0] == 0
+    finally:
+        complaints = server.close()
+    assert not complaints
+
+
+def test_a_collection_of_the_store_removes_what_a_killed_publisher_left(tmp_path):
+    server = Server(["--store", str(tmp_path), "--stop-sandboxes"], name="leftovers").start()
+    try:
+        kept = layer(server, "kept:1", f="kept" * 5000)
+        incoming = tmp_path / ".incoming"
+        names = {"dead": "a" * 64 + ".data.0123", "leased": kept.removeprefix("sha256:") + ".meta.0123", "young": "b" * 64 + ".data.0123"}
+        for what, name in names.items():
+            (incoming / name).write_bytes(b"x" * 1000)
+            if what != "young":
+                os.utime(incoming / name, (time.time() - 3600,) * 2)
+
+        told = [cli(server, "layer", "gc", "--store", "--delete-after", "0", *more)[2] for more in (["--dry-run"], [], [])]
+
+        assert "3 uploads are under way or were never ended, 1 of them would go now" in told[0], told
+        assert "a run now would free" in told[0]
+        assert "3 uploads are under way or were never ended, 1 of them went" in told[1], told
+        assert "2 uploads are under way or were never ended, 0 of them went" in told[2], told
+        assert sorted(path.name for path in incoming.iterdir()) == sorted([names["leased"], names["young"]])
     finally:
         complaints = server.close()
     assert not complaints

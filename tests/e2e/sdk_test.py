@@ -128,6 +128,26 @@ def test_a_sandbox_is_waited_for_stopped_and_removed(api, tiny):
     assert run(scenario()) == ("user", "ended")
 
 
+def test_pause_resume_and_many_at_once(api, tiny):
+    from libdsec import Conflict, DSecClient, DSecContainerRunArgs
+
+    async def scenario():
+        async with DSecClient(api.url, api.key, fence=4) as holder, DSecClient(api.url, api.key) as other:
+            args = DSecContainerRunArgs(container_image=tiny, memory_limit_mb=64, labels={"sdk": "pause"}, on_timeout="pause")
+            sandbox = await holder.run_container(args)
+            await sandbox.pause(wake="holder", reason="thinks")
+            assert (sandbox.state, sandbox.info["pause_reason"]) == ("paused", "thinks")
+            with pytest.raises(Conflict):
+                await (await other.get(sandbox.id)).resume()
+            assert (await sandbox.run_shell("echo back")).stdout == "back\n"
+            paused = await holder.pause_all("sdk=pause")
+            resumed = await holder.resume_all("sdk=pause")
+            stopped = await holder.stop_all("sdk=pause")
+            assert [[(r.id, r.state, r.ok) for r in each] for each in (paused, resumed, stopped)] == [
+                [(sandbox.id, state, True)] for state in ("paused", "running", "ended")]
+    run(scenario())
+
+
 def test_typed_errors_carry_code_retryable_and_infra(api):
     from libdsec import DSecClient, DSecContainerRunArgs, NotFound, Unauthenticated
 

@@ -10,6 +10,7 @@
 #include <filesystem>
 
 #include "erofs/checker.h"
+#include "erofs/hot_layout.h"
 #include "erofs/reader.h"
 #include "erofs/tree_walk.h"
 #include "erofs/writer.h"
@@ -152,6 +153,27 @@ class ErofsReaderTest : public ::testing::Test {
     }
   }
 
+  // What is at hand, with these parts of its data first.
+  void lay_out_anew(std::uint32_t every, std::uint32_t blocks) {
+    std::vector<erofs::TouchedRun> touched;
+    const auto all = static_cast<std::uint32_t>(fs::file_size(data_) / 4096);
+    for (std::uint32_t block = 3; block + blocks < all; block += every) touched.push_back({1, {block, blocks}});
+    std::vector<std::unique_ptr<erofs::Source>> devices;
+    devices.push_back(source(data_));
+    erofs::Reader layer = erofs::Reader::open(source(metadata_), std::move(devices)).value();
+    const sys::Fd metadata = sys::open_at(AT_FDCWD, metadata_ + ".hot", O_RDWR | O_CREAT | O_TRUNC, 0600).value();
+    const sys::Fd data = sys::open_at(AT_FDCWD, data_ + ".hot", O_RDWR | O_CREAT | O_TRUNC, 0600).value();
+    erofs::Writer writer(metadata.get(), data.get(), {});
+    const auto counts = erofs::lay_out_by_touch(layer, touched, {}, writer);
+    ASSERT_TRUE(counts.ok()) << counts.error().message();
+    ASSERT_TRUE(writer.finish({.unstated_seconds = 1, .identity = "test"}).ok());
+    std::printf("%zu MiB of %zu touched, %zu hot, %zu files split\n", static_cast<std::size_t>(counts->touched_bytes >> 20), static_cast<std::size_t>(counts->data_bytes >> 20),
+                static_cast<std::size_t>(counts->hot_bytes >> 20), static_cast<std::size_t>(counts->split_files));
+    EXPECT_EQ(fs::file_size(data_), fs::file_size(data_ + ".hot"));
+    metadata_ += ".hot";
+    data_ += ".hot";
+  }
+
   testing::ScratchDirectory scratch_;
   std::string metadata_;
   std::string data_;
@@ -164,6 +186,27 @@ TEST_F(ErofsReaderTest, ATreeOfNodeModulesReadsAsTheKernelReadsIt) { prove("node
 TEST_F(ErofsReaderTest, PythonPackagesReadAsTheKernelReadsThem) { prove("Python packages", {"/usr/lib/python3", "/usr/lib/python3.11"}); }
 
 TEST_F(ErofsReaderTest, ACompilerToolchainReadsAsTheKernelReadsIt) { prove("compiler", {"/usr/lib/gcc", "/usr/lib/llvm-19"}); }
+
+TEST_F(ErofsReaderTest, ATreeThatIsLaidOutByTouchReadsAsBefore) {
+  for (const Profile profile : {Profile::kPlain, Profile::kLz4}) {
+    metadata_ = scratch_.path() + "/image.meta";
+    data_ = scratch_.path() + "/image.data";
+    ASSERT_NO_FATAL_FAILURE(write({"/usr/lib/python3.11", "/usr/lib/gcc"}, profile));
+    const std::string original = metadata_;
+    const std::string original_data = data_;
+    ASSERT_NO_FATAL_FAILURE(lay_out_anew(400, 21));
+    ASSERT_NO_FATAL_FAILURE(check());
+    ASSERT_NO_FATAL_FAILURE(compare());
+
+    auto before = image::mount_erofs(original, {original_data});
+    auto after = image::mount_erofs(metadata_, {data_});
+    ASSERT_TRUE(before.ok() && after.ok());
+    const std::string mounts = "/proc/" + std::to_string(::getpid()) + "/fd/";
+    const std::string from = mounts + std::to_string(before->mount.get()) + "/";
+    const std::string to = mounts + std::to_string(after->mount.get()) + "/";
+    EXPECT_EQ(std::system(("diff -r --no-dereference " + from + " " + to).c_str()), 0);
+  }
+}
 
 }  // namespace
 }  // namespace dsec

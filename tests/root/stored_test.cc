@@ -49,6 +49,8 @@ class SlowOrigin final : public origin::Origin {
   Result<void> publish(const origin::ObjectName& name, const Content& content, Deadline deadline) override { return inner_->publish(name, content, deadline); }
   Result<origin::ObjectList> list(const std::string& after, std::size_t limit, Deadline deadline) override { return inner_->list(after, limit, deadline); }
   Result<void> remove(const origin::ObjectName& name, Deadline deadline) override { return inner_->remove(name, deadline); }
+  Result<std::vector<origin::Leftover>> leftovers(Deadline deadline) override { return inner_->leftovers(deadline); }
+  Result<void> remove_leftover(const origin::Leftover& one, Deadline deadline) override { return inner_->remove_leftover(one, deadline); }
   std::string description() const override { return inner_->description(); }
 
  private:

@@ -72,6 +72,15 @@ def stored_kills(context):
     return Counts(passed=int(status == 0), failed=int(status != 0))
 
 
+def ceph(context):
+    """The shared store on a CephFS and a radosgw of this machine's own."""
+    saved, context.environment = context.environment, dict(context.environment, DSEC_CEPH="1")
+    try:
+        return context.pytest("ceph", ["tests/e2e/ceph_test.py"], timeout=3600)
+    finally:
+        context.environment = saved
+
+
 def minimal_tree(context):
     """The package list is complete: install and release build pass in a minimal bookworm, and the .deb installs there."""
     if shutil.which("mmdebstrap") is None:

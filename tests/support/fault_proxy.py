@@ -9,13 +9,31 @@ import time
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close with a reset
 
 
+class Pace:
+    """One line of a fixed width, shared: each body waits for those before it."""
+
+    def __init__(self, bytes_per_second):
+        self.bytes_per_second = bytes_per_second
+        self.lock = threading.Lock()
+        self.free_at = 0.0
+
+    def wait_for(self, length):
+        with self.lock:
+            self.free_at = max(self.free_at, time.monotonic()) + length / self.bytes_per_second
+            until = self.free_at
+        time.sleep(max(0.0, until - time.monotonic()))
+
+
 class FaultProxy:
     """`fault` is one of FAULTS or None; it applies to the next `times` requests for a range of a data object."""
 
     FAULTS = ("slow", "short", "long", "wrong", "whole", "503", "reset", "hang")
 
-    def __init__(self, port):
+    def __init__(self, port, delay_s=0.0, bytes_per_second=None):
+        """Each answer comes `delay_s` later than it would; all bodies together at most at that rate."""
         self.upstream = port
+        self.delay_s = delay_s
+        self.pace = Pace(bytes_per_second) if bytes_per_second else None
         self.fault = None
         self.times = 0
         self.spoiled = 0
@@ -74,6 +92,10 @@ class FaultProxy:
             time.sleep(0.3)
         body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
         status, answer_headers, answer = self.forward(request, dict(request.headers), body)
+        if self.delay_s:
+            time.sleep(self.delay_s)
+        if self.pace and answer:
+            self.pace.wait_for(len(answer))
         self.answer(request, fault, status, answer_headers, answer)
 
     def forward(self, request, headers, body):

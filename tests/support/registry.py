@@ -23,9 +23,9 @@ def free_port():
 
 
 class Registry:
-    """Started in the constructor; `user` and `password` make it ask for them."""
+    """Started in the constructor; `user` and `password` make it ask for them, `certificate` (certificate, key) makes it speak TLS."""
 
-    def __init__(self, directory, user=None, password=None):
+    def __init__(self, directory, user=None, password=None, certificate=None):
         self.directory = pathlib.Path(directory)
         self.storage = self.directory / "storage"
         self.log = self.directory / "log"
@@ -33,6 +33,8 @@ class Registry:
         self.credentials = f"{user}:{password}" if user else None
         config = {"version": "0.1", "log": {"accesslog": {"disabled": False}}, "storage": {"filesystem": {"rootdirectory": str(self.storage)}, "cache": {}},
                   "http": {"addr": f"127.0.0.1:{self.port}"}}
+        if certificate:
+            config["http"]["tls"] = {"certificate": str(certificate[0]), "key": str(certificate[1])}
         if user:
             hashed = crypt.crypt(password, crypt.mksalt(crypt.METHOD_BLOWFISH, rounds=16))
             (self.directory / "htpasswd").write_text(f"{user}:{hashed.replace('$2b$', '$2y$')}\n")

@@ -41,8 +41,10 @@ def missing():
 class VersityGw:
     """start() serves bucket `layers`, kept as files below `files`, at `endpoint`."""
 
-    def __init__(self, directory):
+    def __init__(self, directory, certificate=None):
+        """`certificate` is (certificate, key): then it speaks TLS."""
         self.directory = pathlib.Path(directory)
+        self.certificate = certificate
         self.files = self.directory / "objects" / "layers"
         self.credentials = self.directory / "credentials"
         self.child = None
@@ -56,9 +58,10 @@ class VersityGw:
         with socket.socket() as free:
             free.bind(("127.0.0.1", self.port or 0))
             self.port = free.getsockname()[1]
-        self.endpoint = f"http://127.0.0.1:{self.port}"
+        self.endpoint = f"{'https' if self.certificate else 'http'}://127.0.0.1:{self.port}"
+        tls = ["--cert", self.certificate[0], "--key", self.certificate[1]] if self.certificate else []
         with open(self.directory / "log", "ab") as log:
-            self.child = subprocess.Popen([PROGRAM, "--port", f"127.0.0.1:{self.port}", "--keep-alive", "--quiet", "posix", self.files.parent],
+            self.child = subprocess.Popen([PROGRAM, "--port", f"127.0.0.1:{self.port}", "--keep-alive", "--quiet", *tls, "posix", self.files.parent],
                                           env={**os.environ, "ROOT_ACCESS_KEY": KEY, "ROOT_SECRET_KEY": SECRET},
                                           stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
         deadline = time.monotonic() + START_SECONDS

@@ -35,13 +35,15 @@ from .files import Files
 from .images import ImportProgress
 from .process import OutputReader, Process
 from .pty import Pty
-from .results import CommandResult, ExecInfo, FileInfo, Layer, WatchEvent
+from .results import BulkResult, Checkpoint, CommandResult, ExecInfo, FileInfo, Layer, WatchEvent
 from .sandbox import Port, PortResponse, Sandbox, Session
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "BulkResult",
     "Cancelled",
+    "Checkpoint",
     "CommandFailed",
     "CommandResult",
     "Conflict",

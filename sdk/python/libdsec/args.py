@@ -46,6 +46,7 @@ class DSecRunArgs:
     toolkits: Sequence[str] = ()  #: layer refs, lowest first
     diffs: Sequence[str] = ()  #: refs of layers packed from sandboxes, lowest first, above all the others
     base: Optional[str] = None  #: base layer ref, instead of container_image
+    snapshot: Optional[str] = None  #: snapshot's name or checkpoint's id, instead of container_image and layers
     labels: Mapping[str, str] = field(default_factory=dict)
     name: Optional[str] = None  #: unique among the project's live sandboxes
     env: Mapping[str, str] = field(default_factory=dict)
@@ -70,9 +71,13 @@ class DSecRunArgs:
         body: Dict[str, Any] = {"backend": self.backend}
         if self.container_image and self.base:
             raise ValueError("container_image and base exclude one another")
-        if not (self.container_image or self.base):
+        if self.snapshot and (self.container_image or self.base or self.workspace or self.toolkits or self.diffs):
+            raise ValueError("snapshot excludes container_image, base, workspace, toolkits and diffs")
+        if not (self.container_image or self.base or self.snapshot):
             raise ValueError("container_image (or base) is needed: the ref of an imported image, as in `dsec image ls`")
         environment: Dict[str, Any] = {}
+        if self.snapshot:
+            body["snapshot"] = self.snapshot
         if self.base:
             environment["base"] = self.base
         elif self.container_image:

@@ -12,6 +12,7 @@ from .args import DSecContainerRunArgs, DSecFullVMRunArgs, DSecMicroVMRunArgs, D
 from .config import resolve_endpoint
 from .errors import DeadlineExceeded, DSecError
 from .images import Images, Layers
+from .results import BulkResult, Checkpoint
 from .sandbox import Sandbox, ended_error
 from .transport import Transport, segment
 
@@ -65,9 +66,10 @@ class DSecClient:
         *,
         max_connections: int = 1024,
         connect_timeout: float = 10.0,
+        fence: Optional[int] = None,
     ) -> None:
         self._transport = Transport(
-            resolve_endpoint(url, api_key), max_connections=max_connections, connect_timeout=connect_timeout)
+            resolve_endpoint(url, api_key), max_connections=max_connections, connect_timeout=connect_timeout, fence=fence)
         self.images = Images(self)
         self.layers = Layers(self)
 
@@ -209,6 +211,24 @@ class DSecClient:
             handle = str(json.loads(handle)["id"])
         return await self.get(handle)
 
+    async def snapshots(self, *, sandbox: Optional[str] = None, named: bool = False) -> List[Checkpoint]:
+        """Checkpoints and snapshots of the project, oldest first; those of one sandbox, or with a name, alone."""
+        found: List[Checkpoint] = []
+        cursor = ""
+        while True:
+            query: Dict[str, Any] = {"limit": 1000, **({"sandbox": sandbox} if sandbox else {}), **({"named": "true"} if named else {})}
+            if cursor:
+                query["cursor"] = cursor
+            page = await self._transport.json("GET", "/v1/snapshots", query=query)
+            found += [Checkpoint.from_json(item) for item in page["items"]]
+            cursor = page.get("next_cursor") or ""
+            if not cursor:
+                return found
+
+    async def remove_snapshot(self, ref: str) -> None:
+        """Removes a checkpoint (by id) or a snapshot (by name or id); what was made of it runs on."""
+        await self._transport.json("DELETE", f"/v1/snapshots/{segment(ref)}")
+
     async def list(
         self, *, selector: Optional[str] = None, state: Optional[str] = None, limit: Optional[int] = None
     ) -> List[Sandbox]:
@@ -235,6 +255,49 @@ class DSecClient:
             cursor = page.get("next_cursor") or None
             if not cursor:
                 return
+
+    # Many at once ---------------------------------------------------------
+
+    async def pause_all(
+        self,
+        selector: Optional[str] = None,
+        *,
+        all: bool = False,
+        deadline: float = 30,
+        wake: Optional[str] = None,
+        reason: Optional[str] = None,
+    ) -> List[BulkResult]:
+        """Pauses every sandbox that ``selector`` names, or ``all`` of the project.
+
+        Sandboxes that match and are created later stay queued until :meth:`resume_all`
+        with the same selector. Harmless to repeat. After ``deadline`` seconds the
+        answer says how far each came; what was begun goes on.
+        """
+        return await self._bulk("pause", selector, all, deadline, wake=wake, reason=reason)
+
+    async def resume_all(
+        self, selector: Optional[str] = None, *, all: bool = False, deadline: float = 30, reason: Optional[str] = None
+    ) -> List[BulkResult]:
+        """Resumes them, as many at once as the node's memory has room for, and lets those that were held begin."""
+        return await self._bulk("resume", selector, all, deadline, reason=reason)
+
+    async def stop_all(
+        self, selector: Optional[str] = None, *, all: bool = False, deadline: float = 30, reason: Optional[str] = None
+    ) -> List[BulkResult]:
+        """Ends them."""
+        return await self._bulk("stop", selector, all, deadline, reason=reason)
+
+    async def _bulk(
+        self, verb: str, selector: Optional[str], all: bool, deadline: float, **fields: Optional[str]
+    ) -> List[BulkResult]:
+        body: Dict[str, Any] = {k: v for k, v in fields.items() if v is not None}
+        if selector is not None:
+            body["selector"] = selector
+        if all:
+            body["all"] = True
+        body["deadline_ms"] = int(deadline * 1000)
+        answer = await self._transport.json("POST", f"/v1/sandboxes:{verb}", body, repeatable=True, timeout=deadline + 30)
+        return [BulkResult.from_json(item) for item in answer["results"]]
 
     async def whoami(self) -> Dict[str, Any]:
         """Project and role of the key in use."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Dict, List, Mapping, Optional, Union
 
+from .dockerignore import DockerIgnore
 from .errors import DSecError, error_from_response
 from .results import Layer
 from .tar_stream import tar_stream
@@ -81,8 +84,6 @@ class _Catalogue:
         return Layer.from_json(await finish_operation(self._client, answer, progress))
 
     async def _send(self, query: Mapping[str, Any], data: AsyncIterator[bytes], headers: Mapping[str, str]) -> Any:
-        import json
-
         answer = await self._client._transport.bytes(
             "POST", f"/v1/{self._what}", data, query=query, headers=headers, repeatable=False)
         return json.loads(answer) if answer else {}
@@ -145,6 +146,63 @@ class Images(_Catalogue):
         return await self._import(name, source, {"profile": profile, "architecture": architecture}, owner, progress, authfile)
 
 
+    async def build(
+        self,
+        context: Source,
+        name: str,
+        *,
+        dockerfile: Optional[Union[str, "os.PathLike[str]"]] = None,
+        args: Optional[Mapping[str, str]] = None,
+        target: Optional[str] = None,
+        secrets: Optional[Mapping[str, bytes]] = None,
+        services: Optional[List[str]] = None,
+        no_cache: bool = False,
+        resources: Optional[Mapping[str, Any]] = None,
+        timeout_seconds: Optional[int] = None,
+        profile: Optional[str] = None,
+        on_output: Optional[Callable[[str], None]] = None,
+    ) -> Layer:
+        """Builds an image from a Dockerfile; its commands run in sandboxes. For keys of builders.
+
+        ``context`` is a directory, sent but for what its ``.dockerignore`` names;
+        ``dockerfile`` a path, ``context/Dockerfile`` unless given. ``secrets`` are
+        files of ``RUN --mount=type=secret``, by id. ``services`` is what commands may
+        reach. ``on_output`` is called with what they print. A failing command is an
+        InvalidArgument that names its line, exit code and last output.
+        """
+        root = Path(os.fspath(context))
+        file = Path(os.fspath(dockerfile)) if dockerfile is not None else root / "Dockerfile"
+        body: Dict[str, Any] = {"name": name, "dockerfile": file.read_text()}
+        ignore = DockerIgnore()
+        for path in (Path(str(file) + ".dockerignore"), root / ".dockerignore"):
+            if path.is_file():
+                ignore = DockerIgnore(path.read_text())
+                break
+        sent = await self._client._transport.bytes(
+            "POST", "/v1/builds/contexts", tar_stream(root, owner="0:0", skip=ignore.ignores),
+            headers={"Content-Type": "application/x-tar"}, repeatable=False)
+        body["context"] = json.loads(sent)["context"]
+        if secrets:
+            body["secrets"] = {id: base64.b64encode(text).decode() for id, text in secrets.items()}
+        given = {"args": dict(args or {}), "target": target, "services": list(services or []), "no_cache": no_cache,
+                 "resources": dict(resources or {}), "timeout_seconds": timeout_seconds, "profile": profile}
+        body.update({field: value for field, value in given.items() if value})
+        answer = await self._client._transport.json("POST", "/v1/builds", body)
+        if on_output is not None:
+            await self._print_output(str(answer["operation_id"]), on_output)
+        return Layer.from_json(await finish_operation(self._client, answer, None))
+
+    async def _print_output(self, operation: str, on_output: Callable[[str], None]) -> None:
+        rest = b""
+        async for part in self._client._transport.stream("GET", f"/v1/operations/{segment(operation)}/events"):
+            rest += part
+            *lines, rest = rest.split(b"\n")
+            for line in lines:
+                event = json.loads(line[5:]) if line.startswith(b"data:") else {}
+                if "offset" in event:
+                    on_output(str(event["text"]))
+
+
 class Layers(_Catalogue):
     """``client.layers``: bases, workspaces, toolkits, diffs and verifiers, by name or digest."""
 
@@ -167,6 +225,27 @@ class Layers(_Catalogue):
     async def verify(self, ref: str) -> Dict[str, Any]:
         """Reads the whole layer and compares it with its digest. DataFault when it differs."""
         return dict(await self._client._transport.json("POST", f"/v1/layers/{segment(ref)}/verify", {}) or {})
+
+    async def optimize(
+        self,
+        ref: str,
+        *,
+        name: Optional[str] = None,
+        kind: Optional[str] = None,
+        trace: Optional[Union[str, "os.PathLike[str]"]] = None,
+        progress: Optional[ProgressCallback] = None,
+    ) -> Layer:
+        """Rewrites a layer so that what is read of it first lies first, and returns the result.
+
+        By the access traces that nodes have left in the shared store, or by the file
+        ``trace``; NotFound when the store has none. ``ref`` then names the result,
+        unless ``name`` is given; a digest needs one. ``raw`` of the result has
+        ``optimized_from``, ``touched_bytes`` and ``hot_bytes``. For keys of builders.
+        """
+        body = {} if trace is None else {"trace": base64.b64encode(Path(trace).read_bytes()).decode()}
+        answer = await self._client._transport.json(
+            "POST", f"/v1/layers/{segment(ref)}/optimize", body, query={"kind": kind, "name": name})
+        return Layer.from_json(await finish_operation(self._client, answer, progress))
 
     async def promote(self, ref: str, *, kind: Optional[str] = None, name: Optional[str] = None) -> Layer:
         """Takes a packed layer out of quarantine; ``name`` is what it is called from then on. For keys of builders."""

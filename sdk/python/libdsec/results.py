@@ -10,6 +10,28 @@ from .errors import CommandFailed
 
 
 @dataclass(frozen=True)
+class BulkResult:
+    """What became of one sandbox in a call for many; ``error_code`` is empty where it went well."""
+
+    id: str
+    name: str
+    state: str
+    error_code: str = ""
+    error_message: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return not self.error_code
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> "BulkResult":
+        error = body.get("error") or {}
+        return cls(
+            id=str(body["id"]), name=str(body.get("name", "")), state=str(body["state"]),
+            error_code=str(error.get("code", "")), error_message=str(error.get("message", "")))
+
+
+@dataclass(frozen=True)
 class CommandResult:
     """How a command ended, and what it printed.
 
@@ -149,6 +171,29 @@ class Layer:
             kind=str(record.get("kind", "")),
             size_bytes=int(record.get("size_bytes", 0)),
             content_bytes=int(record.get("content_bytes", 0)),
+            raw=dict(body),
+        )
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A sandbox's files at one moment; with a ``name`` it is a snapshot. ``bytes`` are those of what was written."""
+
+    id: str
+    sandbox: str
+    parent: Optional[str] = None  #: id of the checkpoint that these files came from
+    name: Optional[str] = None
+    bytes: int = 0
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> "Checkpoint":
+        return cls(
+            id=str(body["checkpoint_id"]),
+            sandbox=str(body.get("sandbox", "")),
+            parent=body.get("parent"),
+            name=body.get("name"),
+            bytes=int(body.get("bytes", 0)),
             raw=dict(body),
         )
 

@@ -9,12 +9,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Type, Union
 
 from .args import NetworkRule, network_json
-from .errors import DeadlineExceeded, DSecError, NotFound, SandboxEnded
+from .errors import DeadlineExceeded, DSecError, NotFound, SandboxEnded, error_from_response
 from .files import Files
 from .images import ProgressCallback, finish_operation
 from .process import Process, is_running
 from .pty import Pty
-from .results import CommandResult, ExecInfo, Layer
+from .results import Checkpoint, CommandResult, ExecInfo, Layer
 from .transport import segment
 
 if TYPE_CHECKING:
@@ -141,11 +141,15 @@ class Sandbox:
             if deadline is not None and loop.time() >= deadline:
                 raise DeadlineExceeded(f"{self.id} is {self.state}, not {until}, after {timeout:g} s", retryable=True)
 
-    async def pause(self) -> "Sandbox":
-        """Freezes the sandbox; the next request that needs it resumes it."""
-        return await self._change("POST", "/pause", {})
+    async def pause(self, *, wake: Optional[str] = None, reason: Optional[str] = None) -> "Sandbox":
+        """Freezes the sandbox and gives its memory back; the next request that needs it resumes it.
+
+        With ``wake="holder"`` only a client with this client's ``fence`` or a higher one does.
+        """
+        return await self._change("POST", "/pause", {k: v for k, v in (("wake", wake), ("reason", reason)) if v is not None})
 
     async def resume(self) -> "Sandbox":
+        """Lets it go on; one that a :meth:`DSecClient.pause_all` holds back begins."""
         return await self._change("POST", "/resume", {})
 
     async def set_labels(self, labels: Mapping[str, str]) -> "Sandbox":
@@ -153,10 +157,11 @@ class Sandbox:
         return await self._change("PATCH", "", {"labels": dict(labels)})
 
     async def set_lifetime(
-        self, *, idle_seconds: Optional[int] = None, max_seconds: Optional[int] = None
+        self, *, idle_seconds: Optional[int] = None, max_seconds: Optional[int] = None, on_timeout: Optional[str] = None
     ) -> "Sandbox":
-        """Changes the idle time or the maximum lifetime (seconds from creation; 0 = none)."""
-        lifetime = {k: v for k, v in (("idle_seconds", idle_seconds), ("max_seconds", max_seconds)) if v is not None}
+        """Changes the idle time, the maximum lifetime (seconds from now; 0 = none), or what their end does: "stop" or "pause"."""
+        fields = (("idle_seconds", idle_seconds), ("max_seconds", max_seconds), ("on_timeout", on_timeout))
+        lifetime = {k: v for k, v in fields if v is not None}
         return await self._change("PATCH", "", {"lifetime": lifetime})
 
     async def set_network(
@@ -206,6 +211,57 @@ class Sandbox:
             body["canaries"] = [{"name": key, "text": text} for key, text in canaries.items()]
         answer = await self._client._transport.json("POST", self._path("/pack"), body)
         return Layer.from_json(await finish_operation(self._client, answer, progress))
+
+    async def checkpoint(self, *, expires: Optional[int] = None) -> "Checkpoint":
+        """Keeps what the sandbox's files are now, to go back to by :meth:`rollback`; it runs on.
+
+        Its processes stand still while the state is taken. Files only: processes,
+        sessions and memory are not in it. ``expires``: seconds (a day; 0 = never).
+        """
+        body = {} if expires is None else {"expires_seconds": expires}
+        return Checkpoint.from_json(await self._client._transport.json("POST", self._path("/checkpoints"), body))
+
+    async def checkpoints(self) -> List["Checkpoint"]:
+        """Those of this sandbox, oldest first."""
+        body = await self._client._transport.json("GET", self._path("/checkpoints"))
+        return [Checkpoint.from_json(item) for item in body["items"]]
+
+    async def snapshot(self, name: str, *, expires: Optional[int] = None) -> "Checkpoint":
+        """A checkpoint with a name: ``DSecContainerRunArgs(snapshot=name)`` makes sandboxes of it. Stays unless it expires."""
+        body: Dict[str, Any] = {"name": name}
+        if expires is not None:
+            body["expires_seconds"] = expires
+        return Checkpoint.from_json(await self._client._transport.json("POST", self._path("/snapshot"), body))
+
+    async def rollback(self, checkpoint: Union["Checkpoint", str]) -> "Sandbox":
+        """Takes the files back to a checkpoint. Commands and sessions end; id, name, clocks and rules stay."""
+        wanted = checkpoint if isinstance(checkpoint, str) else checkpoint.id
+        return await self._change("POST", "/rollback", {"checkpoint_id": wanted})
+
+    async def fork(
+        self,
+        count: int = 1,
+        *,
+        names: Sequence[str] = (),
+        labels: Optional[Mapping[str, str]] = None,
+        idempotency_key: Optional[str] = None,
+    ) -> List[Union["Sandbox", DSecError]]:
+        """New sandboxes that begin with this one's files; for each the sandbox, or why there is none.
+
+        They are asked for as this one was, under its rules of now; ``labels`` replace its labels.
+        The same ``idempotency_key`` gives the same children; one is made up for each call.
+        """
+        body: Dict[str, Any] = {"count": count}
+        if names:
+            body["names"] = list(names)
+        if labels is not None:
+            body["labels"] = dict(labels)
+        headers = {"Idempotency-Key": idempotency_key or f"py-{uuid.uuid4().hex}"}
+        answer = await self._client._transport.json("POST", self._path("/fork"), body, headers=headers)
+        return [
+            Sandbox(self._client, child["sandbox"]) if "sandbox" in child else error_from_response(0, child)
+            for child in answer["sandboxes"]
+        ]
 
     async def stats(self) -> Dict[str, Any]:
         """Use of CPU, memory and processes, measured outside the sandbox."""

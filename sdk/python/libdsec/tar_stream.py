@@ -45,10 +45,13 @@ def tar_members(root: Path) -> "List[str]":
     return names
 
 
-async def tar_stream(root: Path, *, owner: Optional[str] = None) -> AsyncIterator[bytes]:
+async def tar_stream(
+    root: Path, *, owner: Optional[str] = None, skip: Optional[Callable[[str], bool]] = None
+) -> AsyncIterator[bytes]:
     """The tree below ``root`` as an uncompressed tar, with names relative to it.
 
-    ``owner`` ("uid:gid") replaces the local owners. Sockets are left out.
+    ``owner`` ("uid:gid") replaces the local owners. Sockets are left out, and the
+    names that ``skip`` says.
     """
     loop = asyncio.get_running_loop()
     uid_gid = None if owner is None else tuple(int(part) for part in owner.split(":"))
@@ -62,6 +65,8 @@ async def tar_stream(root: Path, *, owner: Optional[str] = None) -> AsyncIterato
     out = _Pieces()
     tar = tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT, bufsize=_CHUNK)  # type: ignore[call-overload]
     for name in await loop.run_in_executor(None, tar_members, root):
+        if skip is not None and skip(name):
+            continue
         path = root / name
         info = tar.gettarinfo(str(path), arcname=name)
         if info is None:

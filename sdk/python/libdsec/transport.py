@@ -32,8 +32,9 @@ def segment(text: str) -> str:
 class Transport:
     """The connection to one server. Used by one event loop."""
 
-    def __init__(self, endpoint: Endpoint, *, max_connections: int, connect_timeout: float) -> None:
+    def __init__(self, endpoint: Endpoint, *, max_connections: int, connect_timeout: float, fence: Optional[int] = None) -> None:
         self.endpoint = endpoint
+        self._fence = fence
         self._max_connections = max_connections
         self._connect_timeout = connect_timeout
         self._session: Optional[aiohttp.ClientSession] = None
@@ -46,6 +47,8 @@ class Transport:
         headers = {"User-Agent": "libdsec/0.1"}
         if self.endpoint.api_key:
             headers["Authorization"] = f"Bearer {self.endpoint.api_key}"
+        if self._fence is not None:
+            headers["X-Dsec-Fence"] = str(self._fence)
         self._session = aiohttp.ClientSession(
             connector=connector,
             headers=headers,

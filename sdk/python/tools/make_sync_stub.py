@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import os
 from types import TracebackType
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Type, Union
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Type, Union
 
 from .args import DSecContainerRunArgs as DSecContainerRunArgs, DSecFullVMRunArgs as DSecFullVMRunArgs
 from .args import DSecMicroVMRunArgs as DSecMicroVMRunArgs, DSecRunArgs as DSecRunArgs, NetworkRule as NetworkRule
 from .errors import *
 from .images import ImportProgress as ImportProgress, ProgressCallback, Source
-from .results import CommandResult as CommandResult, ExecInfo as ExecInfo, FileInfo as FileInfo, Layer as Layer, WatchEvent as WatchEvent
+from .results import BulkResult as BulkResult, CommandResult as CommandResult, ExecInfo as ExecInfo, FileInfo as FileInfo, Layer as Layer, WatchEvent as WatchEvent
 from .sandbox import PortResponse as PortResponse
 '''
 

@@ -1,6 +1,9 @@
 // The handlers of the API: what routes.cc names. One file a resource.
 #pragma once
 
+#include <functional>
+#include <set>
+
 #include "apiserver/api_server.h"
 
 namespace dsec::apiserver {
@@ -15,10 +18,26 @@ asio::awaitable<Result<void>> list_nodes(ApiServer& server, Call& call);
 asio::awaitable<Result<void>> stream_events(ApiServer& server, Call& call);
 
 // sandboxes.cc
+struct Made {
+  model::Sandbox sandbox;
+  boost::json::array warnings;
+};
+// What every create does: resolves, places, asks the edge. `command.layers` is filled in here.
+asio::awaitable<Result<Made>> make_sandbox(ApiServer& server, CreateCommand command);
+Result<std::string> idempotency_key_of(const Call& call);  // "" = none
 asio::awaitable<Result<void>> create_sandbox(ApiServer& server, Call& call);
 asio::awaitable<Result<void>> list_sandboxes(ApiServer& server, Call& call);
-asio::awaitable<Result<void>> stop_sandboxes(ApiServer& server, Call& call);
 asio::awaitable<Result<void>> serve_sandbox(ApiServer& server, Call& call);
+
+// bulk.cc
+asio::awaitable<Result<void>> pause_sandboxes(ApiServer& server, Call& call);
+asio::awaitable<Result<void>> resume_sandboxes(ApiServer& server, Call& call);
+asio::awaitable<Result<void>> stop_sandboxes(ApiServer& server, Call& call);
+asio::awaitable<Result<void>> list_holds(ApiServer& server, Call& call);
+// X-Dsec-Fence; kInvalidArgument for one that is no number.
+Result<std::optional<std::uint64_t>> fence_of(const net::HttpRequest& request);
+// That of a call about a sandbox; kConflict for one that is too old.
+Result<std::optional<std::uint64_t>> checked_fence(const Call& call, const model::Sandbox& sandbox);
 
 // imports.cc
 asio::awaitable<Result<void>> import_image(ApiServer& server, Call& call);
@@ -26,6 +45,11 @@ asio::awaitable<Result<void>> import_layer(ApiServer& server, Call& call);
 asio::awaitable<Result<void>> get_operation(ApiServer& server, Call& call);
 asio::awaitable<Result<void>> stream_operation(ApiServer& server, Call& call);
 asio::awaitable<Result<void>> cancel_operation(ApiServer& server, Call& call);
+// The body of a request as an importer's input; what does not come whole makes nothing.
+using BodyImport = std::function<Result<image::ImportedImage>(int input, const std::atomic<bool>& cancelled)>;
+asio::awaitable<Result<image::ImportedImage>> import_body(ApiServer& server, net::Exchange& exchange, BodyImport work);
+// Parts of images that the caller may read.
+std::set<std::string> reusable_parts(const ApiServer& server, const model::Principal& who);
 // Names a layer that is there, and describes it so.
 asio::awaitable<Result<boost::json::value>> name_layer(ApiServer& server, std::string project, model::RefName name, model::LayerRecord record);
 // Puts a layer that was just made into the shared store, if there is one. A store that
@@ -60,6 +84,9 @@ asio::awaitable<Result<void>> diff_layers(ApiServer& server, Call& call);
 // layer_verify.cc
 asio::awaitable<Result<void>> verify_layer(ApiServer& server, Call& call);
 
+// layer_optimize.cc
+asio::awaitable<Result<void>> optimize_layer(ApiServer& server, Call& call);
+
 // layer_exchange.cc
 asio::awaitable<Result<void>> sync_layer(ApiServer& server, Call& call);
 asio::awaitable<Result<void>> fetch_layer(ApiServer& server, Call& call);
@@ -75,7 +102,22 @@ asio::awaitable<Result<void>> list_pins(ApiServer& server, Call& call);
 
 // pack.cc
 asio::awaitable<Result<void>> pack_sandbox(ApiServer& server, Call& call);
+// What the hidden tests of the caller's project must not be found by in a layer.
+asio::awaitable<Result<std::vector<image::ResidueRule>>> hidden_rules(ApiServer& server, model::Principal who);
 asio::awaitable<Result<void>> promote_layer(ApiServer& server, Call& call);
+
+// builds.cc
+asio::awaitable<Result<void>> upload_context(ApiServer& server, Call& call);
+asio::awaitable<Result<void>> build_image(ApiServer& server, Call& call);
+// checkpoints.cc
+asio::awaitable<Result<void>> checkpoint_sandbox(ApiServer& server, Call& call);
+asio::awaitable<Result<void>> list_sandbox_checkpoints(ApiServer& server, Call& call);
+asio::awaitable<Result<void>> snapshot_sandbox(ApiServer& server, Call& call);
+asio::awaitable<Result<void>> rollback_sandbox(ApiServer& server, Call& call);
+asio::awaitable<Result<void>> fork_sandbox(ApiServer& server, Call& call);
+asio::awaitable<Result<void>> list_snapshots(ApiServer& server, Call& call);
+asio::awaitable<Result<void>> get_snapshot(ApiServer& server, Call& call);
+asio::awaitable<Result<void>> delete_snapshot(ApiServer& server, Call& call);
 
 // services.cc
 asio::awaitable<Result<void>> list_services(ApiServer& server, Call& call);

@@ -131,6 +131,8 @@ Result<ImportedImage> import_by(image::Importer& importer, const ImportRequest& 
   return Error(ErrorCode::kInternal, "an import of no form");
 }
 
+}  // namespace
+
 // A digest is a name, not a right: what is known of images that the project may read
 // need not be proven again, all else has to come in whole.
 std::set<std::string> reusable_parts(const ApiServer& server, const model::Principal& who) {
@@ -143,6 +145,8 @@ std::set<std::string> reusable_parts(const ApiServer& server, const model::Princ
   }
   return out;
 }
+
+namespace {
 
 asio::awaitable<Result<json::value>> name_imported(ApiServer& server, std::string project, model::RefName name, ImportedImage imported) {
   DSEC_CO_ASSIGN(json::value described, co_await name_layer(server, std::move(project), std::move(name), std::move(imported.record)));
@@ -229,16 +233,28 @@ asio::awaitable<Result<void>> import(ApiServer& server, Call& call, bool image) 
     co_return co_await respond_json(call.exchange, 202, {{"operation_id", operation->id}, {"operation", to_json(*operation)}});
   }
 
+  const image::ImportOptions options = request.options;
+  auto work = [&server, request, options](int input, const std::atomic<bool>& cancelled) -> Result<ImportedImage> {
+    image::ImportOptions mine = options;
+    mine.cancelled = &cancelled;
+    return run_import(server.parts, request, mine, input);
+  };
+  DSEC_CO_ASSIGN(ImportedImage imported, co_await import_body(server, call.exchange, std::move(work)));
+  DSEC_CO_ASSIGN(const json::value layer, co_await name_imported(server, call.principal.project, request.name, std::move(imported)));
+  co_return co_await respond_json(call.exchange, 201, layer);
+}
+
+}  // namespace
+
+asio::awaitable<Result<ImportedImage>> import_body(ApiServer& server, net::Exchange& exchange, BodyImport work) {
   DSEC_CO_ASSIGN(Pipe pipe, make_pipe());
   auto cancelled = std::make_shared<std::atomic<bool>>(false);
-  image::ImportOptions options = request.options;
-  options.cancelled = cancelled.get();
   // The job owns its end of the pipe and the flag: it may outlast this request.
   auto input = std::make_shared<sys::Fd>(std::move(pipe.read));
   std::optional<Result<ImportedImage>> outcome;
   asio::steady_timer done(server.parts.io, asio::steady_timer::time_point::max());
-  auto run = [&server, request, options, input, cancelled]() -> Result<ImportedImage> {
-    Result<ImportedImage> imported = run_import(server.parts, request, options, input->get());
+  auto run = [work = std::move(work), input, cancelled]() -> Result<ImportedImage> {
+    Result<ImportedImage> imported = work(input->get(), *cancelled);
     input->reset();
     return imported;
   };
@@ -250,18 +266,14 @@ asio::awaitable<Result<void>> import(ApiServer& server, Call& call, bool image) 
       }(server, std::move(run), outcome, done),
       asio::detached);
 
-  const Result<void> pumped = co_await pump(server, call.exchange, std::move(pipe.write));
+  const Result<void> pumped = co_await pump(server, exchange, std::move(pipe.write));
   // A body that broke off must never become a layer, even where the archive looks whole.
   if (!pumped.ok()) cancelled->store(true);
   boost::system::error_code woken;
   while (!outcome) co_await done.async_wait(asio::redirect_error(asio::use_awaitable, woken));
-  if (!pumped.ok()) co_return pumped;
-  if (!outcome->ok()) co_return std::move(*outcome).error();
-  DSEC_CO_ASSIGN(const json::value layer, co_await name_imported(server, call.principal.project, request.name, std::move(*outcome).value()));
-  co_return co_await respond_json(call.exchange, 201, layer);
+  if (!pumped.ok()) co_return pumped.error();
+  co_return std::move(*outcome);
 }
-
-}  // namespace
 
 asio::awaitable<Result<json::value>> name_layer(ApiServer& server, std::string project, model::RefName name, model::LayerRecord record) {
   store::Ref ref{std::move(project), store::ref_kind(record.kind), name.name, name.tag, {record.digest}, 0};

@@ -2,7 +2,9 @@
 
 #include "apiserver/handlers/handlers.h"
 #include "model/json.h"
+#include "model/strict_object.h"
 #include "net/blocking.h"
+#include "sys/file.h"
 
 namespace dsec::apiserver {
 namespace json = boost::json;
@@ -66,6 +68,36 @@ Result<json::object> describe_ref(const ApiServer& server, const store::Ref& ref
   return out;
 }
 
+namespace {
+
+constexpr std::size_t kMaxStats = 64 << 20;
+
+// Each of the layer's data objects: whether it is here, and what reading it on demand
+// came to since dsec-stored serves it, with whether reading ahead helped.
+Result<json::array> data_of(const image::LayerStore& layers, const std::string& digest, const std::string& stats_path) {
+  json::array out;
+  DSEC_ASSIGN(const std::vector<image::LayerStore::Data> data, layers.data(digest));
+  const Result<std::string> text = stats_path.empty() ? Error(ErrorCode::kNotFound, "no numbers") : sys::read_file(stats_path, kMaxStats);
+  const Result<json::value> stats = text.ok() ? model::parse_json(*text) : Result<json::value>(text.error());
+  const json::object* const all = stats.ok() ? stats->if_object() : nullptr;
+  const json::value* const objects = all != nullptr ? all->if_contains("objects") : nullptr;
+  for (const image::LayerStore::Data& one : data) {
+    json::object item{{"digest", "sha256:" + one.device.digest}, {"bytes", one.device.bytes()}, {"whole", one.whole}};
+    const json::value* const numbers = objects != nullptr && objects->is_object() ? objects->get_object().if_contains(one.device.digest) : nullptr;
+    if (numbers != nullptr && numbers->is_object())
+      for (const auto& field : numbers->get_object()) item.insert_or_assign(field.key(), field.value());
+    out.push_back(std::move(item));
+  }
+  return out;
+}
+
+asio::awaitable<Result<void>> respond_with_data(ApiServer& server, Call& call, const std::string& digest, json::object item) {
+  DSEC_CO_ASSIGN(item["data"], co_await net::on_pool(server.parts.pool, [&layers = server.parts.layers, digest, path = server.options.store_stats] { return data_of(layers, digest, path); }));
+  co_return co_await respond_json(call.exchange, 200, std::move(item));
+}
+
+}  // namespace
+
 asio::awaitable<Result<void>> list_images(ApiServer& server, Call& call) {
   DSEC_CO_TRY(check_parameters(call.request(), {"cursor", "limit"}));
   json::array items;
@@ -80,7 +112,7 @@ asio::awaitable<Result<void>> list_images(ApiServer& server, Call& call) {
 asio::awaitable<Result<void>> get_image(ApiServer& server, Call& call) {
   DSEC_CO_ASSIGN(const store::Ref ref, server.parts.catalogue.find_ref(call.principal, store::RefKind::kImage, call.path.at("ref")));
   DSEC_CO_ASSIGN(json::object item, describe_ref(server, ref));
-  co_return co_await respond_json(call.exchange, 200, std::move(item));
+  co_return co_await respond_with_data(server, call, ref.layers.back(), std::move(item));
 }
 
 asio::awaitable<Result<void>> delete_image(ApiServer& server, Call& call) {
@@ -118,11 +150,11 @@ asio::awaitable<Result<void>> get_layer(ApiServer& server, Call& call) {
   if (model::is_digest(text)) {
     if (!server.parts.catalogue.may_read(call.principal, text)) co_return Error(ErrorCode::kNotFound, "no layer " + text);
     DSEC_CO_ASSIGN(const model::LayerRecord record, server.parts.layers.find(text));
-    co_return co_await respond_json(call.exchange, 200, model::to_json(record));
+    co_return co_await respond_with_data(server, call, text, model::to_json(record).get_object());
   }
   DSEC_CO_ASSIGN(const store::Ref ref, find_layer_ref(server, call, text));
   DSEC_CO_ASSIGN(json::object item, describe_ref(server, ref));
-  co_return co_await respond_json(call.exchange, 200, std::move(item));
+  co_return co_await respond_with_data(server, call, ref.layers.back(), std::move(item));
 }
 
 asio::awaitable<Result<void>> delete_layer(ApiServer& server, Call& call) {

@@ -95,13 +95,11 @@ Result<std::vector<image::ResidueRule>> rules_of(const image::LayerStore& layers
   return rules;
 }
 
-asio::awaitable<Result<json::value>> pack(ApiServer& server, model::Principal who, std::string sandbox, PackRequest request, std::shared_ptr<Operation> operation) {
+asio::awaitable<Result<json::value>> pack(ApiServer& server, model::Principal who, std::string sandbox, std::optional<std::uint64_t> fence, PackRequest request, std::shared_ptr<Operation> operation) {
   const model::LayerKind kind = request.options.layer.kind;
-  DSEC_CO_ASSIGN(const std::vector<image::ResidueRule> hidden, co_await net::on_pool(server.parts.imports, [&layers = server.parts.layers, refs = server.parts.catalogue.refs(who)] {
-                   return rules_of(layers, refs);
-                 }));
+  DSEC_CO_ASSIGN(const std::vector<image::ResidueRule> hidden, co_await hidden_rules(server, who));
   request.options.residue.insert(request.options.residue.end(), hidden.begin(), hidden.end());
-  PackCommand command{who, std::move(sandbox), std::move(request.options), std::shared_ptr<std::atomic<bool>>(operation, &operation->cancelled)};
+  PackCommand command{who, std::move(sandbox), std::move(request.options), std::shared_ptr<std::atomic<bool>>(operation, &operation->cancelled), "packed", fence};
   command.options.layer.on_progress = progress_of(server, operation);
   DSEC_CO_ASSIGN(const model::LayerRecord record, co_await server.parts.edge.pack(std::move(command)));
   DSEC_CO_TRY(co_await net::on_pool(server.parts.imports, [&server, digest = record.digest]() -> Result<void> {
@@ -115,13 +113,17 @@ asio::awaitable<Result<json::value>> pack(ApiServer& server, model::Principal wh
   co_return json::value(std::move(described));
 }
 
-asio::awaitable<void> run_pack(ApiServer& server, model::Principal who, std::string sandbox, PackRequest request, std::shared_ptr<Operation> operation) {
-  Result<json::value> outcome = co_await pack(server, std::move(who), std::move(sandbox), std::move(request), operation);
+asio::awaitable<void> run_pack(ApiServer& server, model::Principal who, std::string sandbox, std::optional<std::uint64_t> fence, PackRequest request, std::shared_ptr<Operation> operation) {
+  Result<json::value> outcome = co_await pack(server, std::move(who), std::move(sandbox), fence, std::move(request), operation);
   if (server.stopping) co_return;
   co_await server.operations.finish(operation, std::move(outcome));
 }
 
 }  // namespace
+
+asio::awaitable<Result<std::vector<image::ResidueRule>>> hidden_rules(ApiServer& server, model::Principal who) {
+  co_return co_await net::on_pool(server.parts.imports, [&layers = server.parts.layers, refs = server.parts.catalogue.refs(who)] { return rules_of(layers, refs); });
+}
 
 asio::awaitable<Result<void>> pack_sandbox(ApiServer& server, Call& call) {
   if (server.stopping) co_return Error(ErrorCode::kUnavailable, "the server is stopping");
@@ -132,10 +134,11 @@ asio::awaitable<Result<void>> pack_sandbox(ApiServer& server, Call& call) {
   DSEC_CO_ASSIGN(PackRequest request, parse_pack(value, server.options.residue));
   if (sandbox.state == model::SandboxState::kEnding || sandbox.state == model::SandboxState::kEnded)
     co_return Error(ErrorCode::kConflict, "the sandbox has ended, and what it wrote went with it");
+  DSEC_CO_ASSIGN(const std::optional<std::uint64_t> fence, checked_fence(call, sandbox));
   request.options.layer.source_label = "sandbox " + sandbox.id;
   DSEC_CO_TRY(expect_free(server, call.principal, request.options.layer.kind, request.name));
   DSEC_CO_ASSIGN(auto operation, co_await start_operation(server, call, "pack"));
-  asio::co_spawn(server.parts.io, run_pack(server, call.principal, sandbox.id, std::move(request), operation), asio::detached);
+  asio::co_spawn(server.parts.io, run_pack(server, call.principal, sandbox.id, fence, std::move(request), operation), asio::detached);
   co_return co_await respond_json(call.exchange, 202, {{"operation_id", operation->id}, {"operation", to_json(*operation)}});
 }
 

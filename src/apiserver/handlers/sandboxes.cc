@@ -66,7 +66,23 @@ Result<model::ResolvedLayers> records_of(const ApiServer& server, const std::vec
   return out;
 }
 
+// A checkpoint's layers were resolved when it was made; its project may use them for as long as it is there.
+asio::awaitable<Result<model::ResolvedLayers>> resolve_checkpoint(ApiServer& server, store::Checkpoint checkpoint) {
+  DSEC_CO_TRY((co_await take_missing(server, checkpoint.layers)).within("snapshot"));
+  model::ResolvedLayers out;
+  for (const std::string& digest : checkpoint.layers) {
+    DSEC_CO_ASSIGN(model::LayerRecord layer, server.parts.layers.find(digest).within("snapshot"));
+    if (layer.kind == model::LayerKind::kBase) out.config = layer.config;
+    out.layers.push_back(std::move(layer));
+  }
+  co_return out;
+}
+
 asio::awaitable<Result<model::ResolvedLayers>> resolve(ApiServer& server, model::Principal who, model::SandboxSpec spec) {
+  if (!spec.snapshot.empty()) {
+    DSEC_CO_ASSIGN(store::Checkpoint checkpoint, server.parts.catalogue.find_checkpoint(who.project, spec.snapshot).within("snapshot"));
+    co_return co_await resolve_checkpoint(server, std::move(checkpoint));
+  }
   DSEC_CO_ASSIGN(const std::vector<WantedLayers> wanted, wanted_layers(server, who, spec));
   for (const WantedLayers& place : wanted) DSEC_CO_TRY((co_await take_missing(server, place.digests)).within(place.field));
   co_return records_of(server, wanted);
@@ -104,7 +120,41 @@ Result<std::int64_t> wait_of(const json::object& body) {
   return ms;
 }
 
+// What a request does not say of its resources is as it was where the snapshot was taken.
+Result<void> inherit_resources(const ApiServer& server, const model::Principal& who, const json::object& body, model::SandboxSpec& spec) {
+  if (spec.snapshot.empty()) return {};
+  DSEC_ASSIGN(const store::Checkpoint checkpoint, server.parts.catalogue.find_checkpoint(who.project, spec.snapshot).within("snapshot"));
+  spec.resources = checkpoint.resources;
+  const json::value* asked = body.if_contains("resources");
+  return asked != nullptr ? model::merge_json(*asked, "resources", spec.resources) : Result<void>();
+}
+
 }  // namespace
+
+Result<std::string> idempotency_key_of(const Call& call) {
+  const std::string* key = call.request().header("Idempotency-Key");
+  if (key == nullptr) return std::string();
+  if (key->empty() || key->size() > 128) return invalid_argument("Idempotency-Key: 1 to 128 bytes");
+  return *key;
+}
+
+asio::awaitable<Result<Made>> make_sandbox(ApiServer& server, CreateCommand command) {
+  if (server.stopping) co_return Error(ErrorCode::kUnavailable, "the server is stopping");
+  DSEC_CO_TRY(model::validate(command.spec));
+  DSEC_CO_ASSIGN(command.layers, co_await resolve(server, command.principal, command.spec));
+  for (const std::string& service : command.spec.network.services) {
+    const auto known = server.parts.catalogue.services();
+    if (std::none_of(known.begin(), known.end(), [&](const auto& s) { return s.name == service; }))
+      co_return invalid_argument("network.services: no service " + service + "; the operator defines them (dsec service detect)");
+  }
+  Made out;
+  out.warnings = warnings_of(command.layers);
+  placement::Demand demand{.backend = command.spec.backend, .memory_mb = static_cast<std::uint64_t>(command.spec.resources.memory_mb), .architecture = ""};
+  DSEC_CO_ASSIGN(demand.architecture, architecture_of(command.spec, command.layers));
+  DSEC_CO_TRY(placement::place({server.parts.edge.load()}, demand, server.parts.random));  // one edge: what it answers is which
+  DSEC_CO_ASSIGN(out.sandbox, co_await server.parts.edge.create(std::move(command)));
+  co_return out;
+}
 
 asio::awaitable<Result<void>> create_sandbox(ApiServer& server, Call& call) {
   if (server.stopping) co_return Error(ErrorCode::kUnavailable, "the server is stopping");
@@ -115,28 +165,15 @@ asio::awaitable<Result<void>> create_sandbox(ApiServer& server, Call& call) {
   CreateCommand command;
   command.principal = call.principal;
   DSEC_CO_ASSIGN(command.spec, model::spec_from_json(value, {"wait_ms"}));
-  DSEC_CO_TRY(model::validate(command.spec));
+  DSEC_CO_TRY(inherit_resources(server, call.principal, value.get_object(), command.spec));
   DSEC_CO_ASSIGN(const std::int64_t wait_ms, wait_of(value.get_object()));
-  DSEC_CO_ASSIGN(command.layers, co_await resolve(server, call.principal, command.spec));
-  for (const std::string& service : command.spec.network.services) {
-    const auto known = server.parts.catalogue.services();
-    if (std::none_of(known.begin(), known.end(), [&](const auto& s) { return s.name == service; }))
-      co_return invalid_argument("network.services: no service " + service + "; the operator defines them (dsec service detect)");
-  }
-  json::array warnings = warnings_of(command.layers);
   command.wait = std::chrono::milliseconds(wait_ms);
-  if (const std::string* key = call.request().header("Idempotency-Key")) {
-    if (key->empty() || key->size() > 128) co_return invalid_argument("Idempotency-Key: 1 to 128 bytes");
-    command.idempotency_key = *key;
-  }
-  placement::Demand demand{.backend = command.spec.backend, .memory_mb = static_cast<std::uint64_t>(command.spec.resources.memory_mb), .architecture = ""};
-  DSEC_CO_ASSIGN(demand.architecture, architecture_of(command.spec, command.layers));
-  DSEC_CO_TRY(placement::place({server.parts.edge.load()}, demand, server.parts.random));  // one edge: what it answers is which
-  DSEC_CO_ASSIGN(const model::Sandbox sandbox, co_await server.parts.edge.create(std::move(command)));
-  const bool waiting = sandbox.state == model::SandboxState::kQueued || sandbox.state == model::SandboxState::kPlacing ||
-                       sandbox.state == model::SandboxState::kStarting;
-  json::value answer = model::to_json(sandbox);
-  if (!warnings.empty()) answer.get_object()["warnings"] = std::move(warnings);
+  DSEC_CO_ASSIGN(command.idempotency_key, idempotency_key_of(call));
+  DSEC_CO_ASSIGN(Made made, co_await make_sandbox(server, std::move(command)));
+  const model::SandboxState state = made.sandbox.state;
+  const bool waiting = state == model::SandboxState::kQueued || state == model::SandboxState::kPlacing || state == model::SandboxState::kStarting;
+  json::value answer = model::to_json(made.sandbox);
+  if (!made.warnings.empty()) answer.get_object()["warnings"] = std::move(made.warnings);
   co_return co_await respond_json(call.exchange, waiting ? 202 : 201, answer);
 }
 
@@ -155,31 +192,6 @@ asio::awaitable<Result<void>> list_sandboxes(ApiServer& server, Call& call) {
   json::array items;
   for (const model::Sandbox& sandbox : page.items) items.push_back(model::to_json(sandbox));
   co_return co_await respond_json(call.exchange, 200, {{"items", std::move(items)}, {"next_cursor", page.next_cursor}});
-}
-
-// Ends all that a selector names; the answer says of each how it went.
-asio::awaitable<Result<void>> stop_sandboxes(ApiServer& server, Call& call) {
-  DSEC_CO_ASSIGN(const std::string body, co_await call.exchange.read_body(kMaxBody));
-  DSEC_CO_ASSIGN(const json::object request, parse_object(body, {"selector"}));
-  const json::value* selector = request.if_contains("selector");
-  if (selector == nullptr || !selector->is_string() || selector->get_string().empty())
-    co_return invalid_argument("selector: a label selector, to say what is meant");
-  json::array results;
-  ListQuery query{.selector = std::string(selector->get_string()), .limit = 1000};
-  do {
-    DSEC_CO_ASSIGN(const EdgeGateway::Page page, co_await server.parts.edge.list(call.principal, query));
-    for (const model::Sandbox& sandbox : page.items) {
-      json::object item{{"id", sandbox.id}};
-      if (const auto ended = co_await server.parts.edge.end(call.principal, sandbox.id); ended.ok()) {
-        item["state"] = std::string(model::to_string(ended->state));
-      } else {
-        item["error"] = {{"code", std::string(traits(ended.error().code()).name)}, {"message", ended.error().message()}};
-      }
-      results.push_back(std::move(item));
-    }
-    query.cursor = page.next_cursor;
-  } while (!query.cursor.empty());
-  co_return co_await respond_json(call.exchange, 200, {{"results", std::move(results)}});
 }
 
 asio::awaitable<Result<void>> serve_sandbox(ApiServer& server, Call& call) {

@@ -177,6 +177,7 @@ Result<void> ContainerInstance::freeze(Deadline deadline) {
 }
 
 Result<void> ContainerInstance::thaw(Deadline deadline) {
+  DSEC_TRY(shared_->cgroups.allow_swap(record_.slot, false));
   DSEC_TRY(shared_->cgroups.freeze_payload(record_.slot, false));
   return shared_->cgroups.wait_frozen(record_.slot, false, deadline);
 }

@@ -150,6 +150,12 @@ Result<void> PlainInstance::thaw(Deadline) {
   return {};
 }
 
+// The host's own processes share their memory's limit: nobody counts theirs alone.
+Result<Reclaimed> PlainInstance::reclaim(const std::atomic<bool>&, Deadline) {
+  if (ended()) return Error(ErrorCode::kUnavailable, "the instance is over");
+  return Reclaimed{};
+}
+
 Result<WrittenTree> PlainInstance::open_written(const WritableLayer&) {
   return Error(ErrorCode::kUnsupported, "a plain process writes into the host's files, not into a layer");
 }

@@ -45,6 +45,8 @@ class PlainInstance final : public Instance {
   Result<std::unique_ptr<Operation>> find_operation(const std::string& record) override;
   Result<void> freeze(Deadline deadline) override;
   Result<void> thaw(Deadline deadline) override;
+  Result<Reclaimed> reclaim(const std::atomic<bool>& cancelled, Deadline deadline) override;
+  void prefetch() override {}
   Result<WrittenTree> open_written(const WritableLayer& upper) override;
   Result<Usage> usage() override;
   Result<EndEvidence> evidence() override;

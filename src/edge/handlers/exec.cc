@@ -25,6 +25,9 @@ constexpr std::uint64_t kMaxWaitMs = 3'600'000;
 // Most commands are over by then; only a longer wait looks whether the client is still there.
 constexpr auto kShortWait = std::chrono::milliseconds(100);
 
+// A caller that wants no result at once still wants its command to be taken.
+constexpr auto kLeastPatience = std::chrono::seconds(1);
+
 using ExecRef = std::shared_ptr<Exec>;
 
 asio::awaitable<void> wait_finished(ExecRef exec, Instant by, bool started_is_enough) {
@@ -55,6 +58,13 @@ asio::awaitable<Result<void>> start(net::Exchange& exchange, SandboxRef sandbox)
   const bool background = request.background;
   const bool kill = request.kill_on_disconnect;
   const std::optional<std::int64_t> wait_ms = request.wait_ms;
+  // What has run is told, not run again: nothing has to be woken for it.
+  if (!sandbox->knows_key(request.key)) {
+    std::optional<Duration> within;
+    if (request.deadline_ms > 0) within = std::chrono::milliseconds(request.deadline_ms);
+    else if (wait_ms && *wait_ms > 0) within = std::max<Duration>(std::chrono::milliseconds(*wait_ms), kLeastPatience);
+    DSEC_CO_TRY(co_await wake(exchange.request(), sandbox, within));
+  }
   DSEC_CO_ASSIGN(const LiveSandbox::Started started, sandbox->start_exec(std::move(request), body));
   const ExecRef exec = started.exec;
   Instant by = kNoInstant;
@@ -257,6 +267,7 @@ asio::awaitable<Result<void>> exec(net::Exchange& exchange, SandboxRef sandbox, 
     co_return wrong_method("GET and DELETE");
   }
   if (rest.size() == 3) {
+    if (method == "POST" && !exec->finished()) DSEC_CO_TRY(co_await wake(exchange.request(), sandbox));
     if (rest[2] == "output" && method == "GET") co_return co_await output(exchange, std::move(sandbox), exec);
     if (rest[2] == "stdin" && method == "POST") co_return co_await write_stdin(exchange, exec);
     if ((rest[2] == "signal" || rest[2] == "resize") && method == "POST")

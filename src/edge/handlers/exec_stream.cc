@@ -44,6 +44,7 @@ using AttachedRef = std::shared_ptr<Attached>;
 struct Session {
   explicit Session(SandboxRef owner) : sandbox(std::move(owner)) {}
   SandboxRef sandbox;
+  std::optional<std::uint64_t> fence;
   std::unique_ptr<net::WebSocket> socket;
   Mailbox writing;
   bool open = true;
@@ -145,6 +146,13 @@ asio::awaitable<void> pump(SessionRef session, AttachedRef command) {
   session->pump_ended.notify();
 }
 
+// The stream stays open over any number of pauses; what it asks of the payload ends them.
+asio::awaitable<Result<void>> wake_for(SessionRef session) {
+  LiveSandbox& sandbox = *session->sandbox;
+  if (session->fence && !sandbox.passes(*session->fence)) co_return Error(ErrorCode::kConflict, "fenced: a higher fence has been seen");
+  co_return co_await sandbox.wake(session->fence, sandbox.context().clock.now() + sandbox.context().limits.resume_deadline);
+}
+
 void attach(SessionRef session, AttachedRef command) {
   session->commands[command->number] = command;
   ++session->pumps;
@@ -178,6 +186,7 @@ asio::awaitable<Result<void>> on_text(SessionRef session, const std::string& tex
       const std::string request_text = model::json_text(body);
       DSEC_CO_ASSIGN(ExecRequest request, parse_exec_request(request_text));
       command->kill_on_disconnect = request.kill_on_disconnect;
+      if (!session->sandbox->knows_key(request.key)) DSEC_CO_TRY(co_await wake_for(session));
       DSEC_CO_ASSIGN(const LiveSandbox::Started started, session->sandbox->start_exec(std::move(request), request_text));
       command->exec = started.exec;
     } else {
@@ -198,6 +207,7 @@ asio::awaitable<Result<void>> on_text(SessionRef session, const std::string& tex
   Exec& exec = *command->exec;
   if (type == "stdin_end") {
     DSEC_CO_TRY(fields.finish());
+    if (!exec.finished()) DSEC_CO_TRY(co_await wake_for(session));
     co_return exec.write_stdin("", true);
   }
   if (type == "resize") {
@@ -206,6 +216,7 @@ asio::awaitable<Result<void>> on_text(SessionRef session, const std::string& tex
     fields.read("columns", columns);
     DSEC_CO_TRY(fields.finish());
     if (rows == 0 || columns == 0) co_return invalid_argument("rows and columns must not be 0");
+    if (!exec.finished()) DSEC_CO_TRY(co_await wake_for(session));
     co_return exec.resize(rows, columns);
   }
   if (type == "signal") {
@@ -217,6 +228,7 @@ asio::awaitable<Result<void>> on_text(SessionRef session, const std::string& tex
       exec.kill(Exec::KillReason::kCaller);
       co_return Result<void>();
     }
+    if (!exec.finished()) DSEC_CO_TRY(co_await wake_for(session));
     co_return exec.signal(wanted, protocol::SignalScope::kGroup);
   }
   if (type == "detach") {
@@ -238,6 +250,7 @@ asio::awaitable<Result<void>> on_binary(SessionRef session, std::string_view byt
   if (known == session->commands.end()) co_return Error(ErrorCode::kNotFound, "id: no such command on this stream");
   const AttachedRef command = known->second;
   bytes.remove_prefix(5);
+  if (!command->exec->finished()) DSEC_CO_TRY(co_await wake_for(session));
   while (!bytes.empty()) {
     while (command->exec->stdin_room() == 0 && !command->exec->finished() && !command->exec->stdin_closed() && session->open)
       co_await command->exec->changed().wait(kNoInstant);
@@ -254,6 +267,7 @@ asio::awaitable<Result<void>> exec_stream(net::Exchange& exchange, SandboxRef sa
   if (!exchange.request().websocket_upgrade) co_return invalid_argument("this path takes a WebSocket");
   if (sandbox->over()) co_return Error(ErrorCode::kConflict, "the sandbox has ended");
   const auto session = std::make_shared<Session>(sandbox);
+  DSEC_CO_ASSIGN(session->fence, fence_of(exchange.request()));
   DSEC_CO_ASSIGN(session->socket, co_await exchange.accept_websocket());
   while (session->open) {
     Result<net::WebSocket::Message> message = co_await session->socket->read();

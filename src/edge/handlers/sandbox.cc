@@ -72,8 +72,6 @@ asio::awaitable<Result<void>> patch(net::Exchange& exchange, SandboxRef sandbox)
   DSEC_CO_TRY(fields.finish());
   if (spec.network.mode != sandbox->view().spec.network.mode)
     co_return Error(ErrorCode::kUnsupported, "network.mode: cannot change while the sandbox lives; its rules can");
-  if (spec.lifetime.on_timeout == model::OnTimeout::kPause)
-    co_return Error(ErrorCode::kUnsupported, "lifetime.on_timeout: this version cannot pause sandboxes");
   DSEC_CO_TRY(model::validate(spec));
   DSEC_CO_TRY(sandbox->patch(spec));
   co_return co_await answer(exchange, *sandbox, 200);
