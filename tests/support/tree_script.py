@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 # The platform's own, and what stands for the sandbox itself.
-LEFT_OUT = {"/proc", "/sys", "/dev", "/etc/hostname", "/etc/hosts", "/etc/resolv.conf", "/tree_script.py"}
+LEFT_OUT = {"/proc", "/sys", "/dev", "/etc/hostname", "/etc/hosts", "/etc/resolv.conf", "/etc/machine-id", "/tree_script.py"}
 # Made anew for each sandbox: "/" by its upper, /etc for the platform's files.
 UNTIMED = {"/", "/etc"}
 
