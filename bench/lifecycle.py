@@ -93,7 +93,7 @@ def reclaim(bench, rounds, server):
         started, _ = bench.call("POST", f"/v1/sandboxes/{box}/exec", {"argv": ["perl", "-e", HOLDER], "background": True, "open_stdin": True}, 200, 201, 202)
         path = f"/v1/sandboxes/{box}/exec/{started['exec_id']}"
         until = time.monotonic() + 60
-        while bench.call("GET", path + "/output?stream=stdout&offset=0&wait_ms=1000")[0].get("data", "") == "" and time.monotonic() < until:
+        while bench.call("GET", path + "/output?format=json&stream=stdout&offset=0&wait_ms=1000")[0].get("data", "") == "" and time.monotonic() < until:
             pass
         before = bench.call("GET", f"/v1/sandboxes/{box}/stats")[0]["memory_bytes"]
         zram_before = zram_bytes(server)
@@ -110,7 +110,7 @@ def reclaim(bench, rounds, server):
         bench.note("true after the memory went", bench.run(box, "true")[1])
         begin = time.perf_counter()
         bench.call("POST", path + "/stdin", {"data": "\n"}, 200)
-        while "touched" not in bench.call("GET", path + "/output?stream=stdout&offset=5&wait_ms=1000")[0].get("data", ""):
+        while "touched" not in bench.call("GET", path + "/output?format=json&stream=stdout&offset=5&wait_ms=1000")[0].get("data", ""):
             pass
         bench.note("all of it touched again", (time.perf_counter() - begin) * 1000)
         bench.end(box)

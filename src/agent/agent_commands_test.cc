@@ -2,6 +2,9 @@
 #include <gtest/gtest.h>
 #include <linux/limits.h>
 
+#include <chrono>
+#include <thread>
+
 #include "agent/agent_test_client.h"
 
 namespace dsec::agent {
@@ -286,8 +289,11 @@ TEST_F(AgentTest, GoesOnWithANewEdgeFromTheLastAcknowledgedByte) {
 }
 
 TEST_F(AgentTest, TellsAnEndThatCameWhileNobodyWasConnected) {
-  client_.start({.op_id = "1", .shell = "echo done; exit 9"});
+  client_.start({.op_id = "1", .shell = "echo done; sleep 0.2; exit 9"});
+  // A request that was still under way when the next connection came would not be known.
+  ASSERT_TRUE(client_.await<protocol::ExecStarted>(MessageType::kExecStarted));
   client_.disconnect();
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
 
   AgentTestClient next(agent_.socket_path());
   ASSERT_TRUE(next.hello(kSecret, 2));

@@ -177,4 +177,4 @@ if __name__ == "__main__":
             except (OSError, subprocess.CalledProcessError) as refusal:  # what the kernel refuses is a change of its own
                 refused += 1
                 print(refusal, file=sys.stderr)
-        sys.exit(refused > count // 10)
+        sys.exit(refused > count // 3)
