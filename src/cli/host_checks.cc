@@ -250,7 +250,6 @@ std::vector<HostCheck> check_host() {
       check_disk(),
       check_subuids(),
       check_program("mmdebstrap", "mmdebstrap uidmap", "builds debian: images", CheckOutcome::kWarning),
-      check_program("skopeo", "skopeo", "pulls images from registries", CheckOutcome::kWarning),
       check_program("skopeo", "skopeo", "fetches docker:// images", CheckOutcome::kWarning),
   };
 }
