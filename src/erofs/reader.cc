@@ -78,7 +78,7 @@ Result<StoredInode> Reader::node(std::uint64_t nid) {
     node.inode_bytes = sizeof(Inode);
   }
   if (node.layout != Layout::kFlat && node.layout != Layout::kCompressed && node.layout != Layout::kInline && node.layout != Layout::kChunked)
-    return unsupported("it has files of a layout that we do not write");
+    return unsupported("it has files of a layout that we do not write; one that an earlier version made has to be imported again");
   // File positions are signed in every program that reads one.
   if (node.size > static_cast<std::uint64_t>(INT64_MAX)) return fault_at(offset, "the size is out of range");
   if (head.attributes_count != 0) node.attribute_bytes = static_cast<std::uint32_t>(sizeof(AttributesHeader) + (head.attributes_count - 1U) * 4);
