@@ -72,7 +72,7 @@ std::string bash(const VerbNode& root) {
          "complete -o filenames -F _dsec dsec\n";
 }
 
-std::string quoted(std::string text) {
+std::string in_quotes(std::string text) {
   std::string out = "'";
   for (const char c : text) out += c == '\'' ? std::string("\\'") : std::string(1, c);
   return out + "'";
@@ -82,20 +82,20 @@ std::string fish(const VerbNode& root) {
   std::string out = "# Completion of dsec; made by `dsec completion fish`.\n";
   const auto flags = [&out](const VerbNode& verb, const std::string& condition) {
     for (const std::string& flag : verb.flags)
-      out += "complete -c dsec -n " + quoted(condition) + (flag.starts_with("--") ? " -l " + flag.substr(2) : " -s " + flag.substr(1)) + "\n";
+      out += "complete -c dsec -n " + in_quotes(condition) + (flag.starts_with("--") ? " -l " + flag.substr(2) : " -s " + flag.substr(1)) + "\n";
   };
   for (const VerbNode& verb : root.verbs) {
-    out += "complete -c dsec -f -n __fish_use_subcommand -a " + verb.name + " -d " + quoted(verb.description) + "\n";
+    out += "complete -c dsec -f -n __fish_use_subcommand -a " + verb.name + " -d " + in_quotes(verb.description) + "\n";
     const std::string seen = "__fish_seen_subcommand_from " + verb.name;
     flags(verb, seen);
     if (const std::string list = lister(verb, verb.name); !list.empty())
-      out += "complete -c dsec -n " + quoted(seen) + " -a '(" + list + " 2>/dev/null)'\n";
+      out += "complete -c dsec -n " + in_quotes(seen) + " -a '(" + list + " 2>/dev/null)'\n";
     for (const VerbNode& sub : verb.verbs) {
-      out += "complete -c dsec -f -n " + quoted(seen) + " -a " + sub.name + " -d " + quoted(sub.description) + "\n";
+      out += "complete -c dsec -f -n " + in_quotes(seen) + " -a " + sub.name + " -d " + in_quotes(sub.description) + "\n";
       const std::string both = seen + "; and __fish_seen_subcommand_from " + sub.name;
       flags(sub, both);
       if (const std::string list = lister(sub, verb.name); !list.empty())
-        out += "complete -c dsec -n " + quoted(both) + " -a '(" + list + " 2>/dev/null)'\n";
+        out += "complete -c dsec -n " + in_quotes(both) + " -a '(" + list + " 2>/dev/null)'\n";
     }
   }
   return out;

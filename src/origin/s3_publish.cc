@@ -14,7 +14,7 @@ constexpr auto kAbortPatience = std::chrono::seconds(10);
 
 const std::pair<std::string, std::string> kIfNew = {"If-None-Match", "*"};
 
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   std::string out;
   for (const char c : text) {
     if (c == '&')
@@ -85,7 +85,7 @@ Result<std::string> S3Origin::put_parts(const std::string& key, const std::strin
     if (!answer.success()) return status_error(answer);
     const std::string* const tag = answer.header("ETag");
     if (tag == nullptr) return Error(ErrorCode::kDataFault, "the bucket's server takes a part without a tag");
-    list += "<Part><PartNumber>" + part_number + "</PartNumber><ETag>" + quoted(*tag) + "</ETag></Part>";
+    list += "<Part><PartNumber>" + part_number + "</PartNumber><ETag>" + in_quotes(*tag) + "</ETag></Part>";
   }
   return list + "</CompleteMultipartUpload>";
 }
