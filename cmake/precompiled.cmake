@@ -1,4 +1,4 @@
-# The headers of the libraries, parsed once: half of a source's time went there.
+# The headers of the libraries, parsed once: a third of a source's time went there.
 #
 # dsec_precompiled(<target> [TEST]) gives a target the common ones. Every source
 # still includes what it uses: the tidy preset builds without, and fails if not.

@@ -19,7 +19,7 @@ class InProcessGateway final : public apiserver::EdgeGateway {
     return sandbox->view();
   }
   net::asio::awaitable<Result<model::LayerRecord>> pack(apiserver::PackCommand c) override {
-    edge::PackCommand command{std::move(c.principal), std::move(c.ref), std::move(c.options), std::move(c.cancelled), std::move(c.event), c.fence};
+    edge::PackCommand command{std::move(c.principal), std::move(c.ref), std::move(c.options), std::move(c.cancelled), std::move(c.event), c.fence, c.unless_unchanged};
     co_return co_await edge_.pack(std::move(command));
   }
   net::asio::awaitable<Result<apiserver::CommandEnd>> run_command(apiserver::CommandOrder o) override {

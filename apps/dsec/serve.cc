@@ -1,6 +1,7 @@
 #include "serve.h"
 
 #include <sys/file.h>
+#include <sys/resource.h>
 
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
@@ -10,6 +11,7 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/json/object.hpp>
 #include <boost/json/serialize.hpp>
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -29,6 +31,7 @@
 #include "store/sqlite_store.h"
 #include "stored/fault_reader.h"
 #include "sys/file.h"
+#include "sys/node_memory.h"
 #include "sys/swap.h"
 
 namespace dsec {
@@ -59,6 +62,24 @@ Result<sys::Fd> lock_data_directory(const std::string& directory) {
 }
 
 std::string swap_directory(const std::string& data_dir) { return data_dir + "/swap"; }
+
+// What kernel, edge and agents need; nothing where the kernel does not tell.
+std::uint64_t usual_reserve_mb(const std::string& proc) {
+  const Result<sys::NodeMemory> node = sys::read_node_memory(proc);
+  return node.ok() ? std::clamp<std::uint64_t>((node->total_bytes >> 20) / 16, 256, 2048) : 0;
+}
+
+// Each sandbox takes up to eight descriptors here, and what is left has to do for clients, files and the store.
+std::size_t most_sandboxes(std::size_t usual) {
+  constexpr rlim_t kOwn = 1024, kOfOne = 8;
+  struct rlimit files {};
+  if (::getrlimit(RLIMIT_NOFILE, &files) != 0) return usual;
+  files.rlim_cur = files.rlim_max;
+  (void)::setrlimit(RLIMIT_NOFILE, &files);  // up to the hard limit anybody may
+  const std::size_t room = files.rlim_cur > kOwn ? static_cast<std::size_t>((files.rlim_cur - kOwn) / kOfOne) : 1;
+  if (room < usual) log_warning("this process may open too few files for more sandboxes", {{"sandboxes", std::to_string(room)}, {"files", std::to_string(files.rlim_cur)}});
+  return std::min(usual, room);
+}
 
 Result<void> open_swap(const ServeOptions& options) {
   if (options.swap_zram_mb == 0 && options.swap_file_mb == 0) return {};
@@ -138,6 +159,10 @@ Result<void> build(Node& node) {
                           node.store.get(), node.data_faults.get(), node.importer.get()};
   edge::Edge::Options edge_options;
   edge_options.data_directory = data;
+  edge_options.limits.max_live = most_sandboxes(edge_options.limits.max_live);
+  edge_options.limits.memory_reserve_mb = node.options.memory_reserve_mb.value_or(usual_reserve_mb(node.options.proc));
+  edge_options.limits.trim_idle = std::chrono::seconds(node.options.trim_idle_s);
+  edge_options.limits.proc = node.options.proc;
   DSEC_ASSIGN(node.edge, edge::Edge::open(parts, edge_options));
 
   node.gateway = std::make_unique<InProcessGateway>(*node.edge);

@@ -18,6 +18,7 @@ const char kServeUsage[] =
     "                   [--peer-mib-per-second N]]\n"
     "                  [--allow-registry [http://]HOST[:PORT]]... [--registry-ca FILE] [--gc-days N]\n"
     "                  [--build-cache-mb N] [--residue-rules FILE]\n"
+    "                  [--memory-reserve-mb N] [--trim-idle-s N]\n"
     "                  [--swap-zram-mb N] [--swap-file-mb N] [--stop-sandboxes]\n"
     "                  [--port-domain DOMAIN] [--insecure] [--no-v1]\n"
     "                  [--log-format text|json] [--log-level debug|info|warning|error]\n"
@@ -37,6 +38,9 @@ const char kServeUsage[] =
     "Layers that nothing has held for N days (7) are removed; 0: by `dsec layer gc` alone.\n"
     "Steps of builds are remembered for 7 days after their last use, up to N MiB (20480).\n"
     "No layer is packed in which a text of --residue-rules is found: lines NAME TEXT.\n"
+    "While less than N MiB of memory are available (a sixteenth of the node's, from 256\n"
+    "to 2048) nothing new is taken in, and who is idle gives way, step by step; 0: never.\n"
+    "With --trim-idle-s who is unused for N s gives memory back before that.\n"
     "The memory of paused sandboxes goes to swap: to what the host has, and to N MiB of\n"
     "pages compressed in memory and a file of N MiB below the data directory when\n"
     "--swap-zram-mb and --swap-file-mb say so. Both are removed when the node is stopped.\n"
@@ -122,6 +126,13 @@ Result<ServeOptions> parse_serve_options(int argc, char** argv) {
       out.store = value;
     } else if (flag == "--store-cache-mb") {
       DSEC_TRY(parse_mebibytes(flag, value, out.store_cache_mb));
+    } else if (flag == "--memory-reserve-mb") {
+      DSEC_TRY(parse_mebibytes(flag, value, out.memory_reserve_mb.emplace()));
+    } else if (flag == "--trim-idle-s") {
+      const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), out.trim_idle_s);
+      if (value.empty() || error != std::errc() || end != value.data() + value.size() || out.trim_idle_s > 86400) return invalid_argument("--trim-idle-s: a number of seconds, at most 86400");
+    } else if (flag == "--proc") {
+      out.proc = std::filesystem::absolute(std::string(value));
     } else if (flag == "--swap-zram-mb") {
       DSEC_TRY(parse_mebibytes(flag, value, out.swap_zram_mb));
     } else if (flag == "--swap-file-mb") {

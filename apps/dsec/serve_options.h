@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,9 @@ struct ServeOptions {
   std::string residue_rules;  // file of texts that no packed layer may hold; "" = none
   std::vector<image::AllowedRegistry> registries;  // that images may be pulled from
   std::string registry_ca;    // PEM file of who may vouch for them besides the system's; "" = none
+  std::optional<std::uint64_t> memory_reserve_mb;  // none: by the node's size; 0: no brake
+  std::uint64_t trim_idle_s = 0;                   // who is unused for so long gives memory back; 0 = never
+  std::string proc = "/proc";                      // where the node tells of its memory
   std::uint64_t swap_zram_mb = 0;  // a compressed swap device in memory, for what paused sandboxes do not need; 0 = none
   std::uint64_t swap_file_mb = 0;  // a swap file below the data directory, used when that is full; 0 = none
   bool stop_sandboxes = false;

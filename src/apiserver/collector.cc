@@ -83,9 +83,10 @@ Collector::Holders Collector::holders() const {
 
 std::vector<std::string> Collector::holders_of(const std::string& digest, const Holders& all, const image::GarbagePolicy& policy) const {
   const auto found = all.find(digest);
-  if (found != all.end()) return found->second;
-  if (parts_.layers.published_within(digest, policy.delete_after)) return {"published just now"};
-  return {};
+  std::vector<std::string> out = found == all.end() ? std::vector<std::string>() : found->second;
+  if (parts_.layers.in_use_by_build(digest)) out.insert(out.begin(), "a build that goes on");
+  if (out.empty() && parts_.layers.published_within(digest, policy.delete_after)) out.push_back("published just now");
+  return out;
 }
 
 asio::awaitable<Result<json::object>> Collector::collect(image::GarbagePolicy policy, bool dry_run) {

@@ -33,6 +33,7 @@ struct PackCommand {
   std::shared_ptr<std::atomic<bool>> cancelled;
   std::string event = "packed";  // what the sandbox's story calls it
   std::optional<std::uint64_t> fence;  // of the caller's lease
+  bool unless_unchanged = false;       // what the last such pack made is the answer where nothing has changed
 };
 
 struct RollbackCommand {

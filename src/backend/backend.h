@@ -47,6 +47,12 @@ struct WrittenTree {
   std::uint32_t ids = 0;       // how many there are
 };
 
+// What a writable layer takes now.
+struct WrittenSize {
+  std::uint64_t bytes = 0;
+  std::optional<std::uint64_t> files;  // with directories, links and the like; where it is counted
+};
+
 struct LaunchSpec {
   std::string id;
   std::string hostname;
@@ -75,6 +81,13 @@ struct Usage {
   std::uint64_t processes = 0;
   std::uint64_t oom_kills = 0;  // events of this sandbox's own limit
   std::uint64_t stalled_usec = 0;  // pressure (PSI, full) that its own limits do not explain
+};
+
+// What a payload holds of the node's memory now.
+struct MemoryUse {
+  std::uint64_t working_bytes = 0;  // without page cache that can be dropped at once
+  std::uint64_t swapped_bytes = 0;
+  std::uint64_t stalled_usec = 0;  // in which all of it waited for memory, its own limit's included
 };
 
 // Memory of a payload before and after a part of it was given back.
@@ -119,7 +132,7 @@ struct LoopbackListener {
 };
 
 // One running sandbox, owned by exactly one edge. Calls come one at a time,
-// except pidfd(), usage(), reclaim() and open_operation(), which may run beside them. The
+// except pidfd(), usage(), memory(), written_size(), reclaim() and open_operation(), which may run beside them. The
 // destructor only lets go: the sandbox runs on and can be adopted.
 class Instance {
  public:
@@ -147,15 +160,19 @@ class Instance {
   // Frozen time is told by frozen_usec(). thaw() is idempotent.
   virtual Result<void> freeze(Deadline deadline) = 0;
   virtual Result<void> thaw(Deadline deadline) = 0;
-  // Gives back as much of a frozen payload's memory as can be had: page cache, and
-  // what swap takes. Ends early when `cancelled` becomes true, as when the payload is
-  // wanted again; what was given back comes back as it is touched. Runs beside thaw().
+  // Gives back as much of a payload's memory as can be had: page cache, and what swap
+  // takes. Ends early when `cancelled` becomes true, as when the payload is wanted
+  // again; what was given back comes back as it is touched. Runs beside thaw(), and beside a payload that runs.
   virtual Result<Reclaimed> reclaim(const std::atomic<bool>& cancelled, Deadline deadline) = 0;
   // Begins to bring back what reclaim() moved to swap. A hint.
   virtual void prefetch() = 0;
   // `upper` as it was lent to launch(). What is read is one state while the payload
   // is frozen; the tree can be read after the end too, until it is closed.
   virtual Result<WrittenTree> open_written(const WritableLayer& upper) = 0;
+  // Cheaper than usage(): it is asked of each sandbox all the time.
+  virtual Result<MemoryUse> memory() = 0;
+  // Of a writable layer of kind kTmpfs. kUnsupported where the backend made none.
+  virtual Result<WrittenSize> written_size() = 0;
   virtual Result<Usage> usage() = 0;
   virtual Result<EndEvidence> evidence() = 0;
   // Kills everything and removes what the backend made. Idempotent, works in

@@ -197,6 +197,13 @@ HostCheck check_swap() {
           "dsec serve --swap-zram-mb N, --swap-file-mb N, or swap of the host"};
 }
 
+HostCheck check_smt() {
+  const auto active = sys::read_file("/sys/devices/system/cpu/smt/active");
+  if (!active.ok() || !active->starts_with("1")) return {"smt", CheckOutcome::kGood, "off, or not there: no two sandboxes share a core at a time", ""};
+  return {"smt", CheckOutcome::kWarning, "on: a batch sandbox may run beside a latency one on the same core, and see what its caches tell",
+          "switch SMT off where sandboxes of strangers run: this version uses no core scheduling"};
+}
+
 HostCheck check_disk() {
   std::string path = "/var/lib/dsec";
   struct statvfs info {};
@@ -247,6 +254,7 @@ std::vector<HostCheck> check_host() {
       check_pids(),
       check_memory(),
       check_swap(),
+      check_smt(),
       check_disk(),
       check_subuids(),
       check_program("mmdebstrap", "mmdebstrap uidmap", "builds debian: images", CheckOutcome::kWarning),

@@ -102,7 +102,8 @@ int node_ls_verb(Context& context, const ListingOptions& options) {
   auto items = context.pages("/v1/nodes");
   if (!items.ok()) return fail(items.error());
   return show(*items, {field("NODE", "id"), field("RUNNING", "sandboxes.running"), field("LIVE", "sandboxes.live"), field("LIMIT", "limits.sandboxes"),
-                       field("MEMORY_MB", "memory_committed_mb"), field("OF_MB", "limits.memory_mb"), field("COMMANDS", "running_execs")},
+                       field("MEMORY_MB", "memory_committed_mb"), field("OF_MB", "limits.memory_mb"), field("AVAILABLE_MB", "memory.available_mb"), field("BRAKE", "memory.brake"),
+                       field("COMMANDS", "running_execs")},
               "id", options);
 }
 

@@ -264,6 +264,7 @@ int stats_verb(Context& context, const std::vector<std::string>& refs, const Lis
       {"CPU", [](const json::object& o) { return fmt::format("{:.2f} s", static_cast<double>(number_at(o, "cpu_usec")) / 1e6); }},
       {"MEMORY", bytes_at("memory_bytes")},
       {"PEAK", bytes_at("memory_peak_bytes")},
+      {"DISK", [](const json::object& o) { return o.contains("disk_bytes") ? bytes_text(static_cast<std::uint64_t>(number_at(o, "disk_bytes"))) : "-"; }},
       {"PROCESSES", [](const json::object& o) { return text_at(o, "processes"); }},
       {"OOM", [](const json::object& o) { return text_at(o, "oom_kills"); }},
   };

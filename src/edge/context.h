@@ -22,6 +22,9 @@ inline std::int64_t unix_ms(WallTime time) {
 struct Limits {
   std::size_t max_live = 4096;
   std::uint64_t memory_commit_mb = 0;  // sum of the sandboxes' limits; 0 = no bound
+  std::uint64_t memory_reserve_mb = 0; // of the node's, for kernel, edge and agents: see Brake; 0 = none
+  Duration trim_idle{};                // who is unused for so long gives memory back; 0 = never
+  std::string proc = "/proc";          // where the node tells of its memory
   // In memory after their end, with their commands; of those that were deleted on
   // request, whose commands go at once, fewer. The history has all.
   std::size_t max_ended = 1000;

@@ -20,8 +20,6 @@ using model::SandboxState;
 
 namespace {
 
-constexpr std::size_t kEventsKept = 8192;
-
 std::string spec_fingerprint(const model::SandboxSpec& spec, const std::vector<std::string>& digests) {
   std::string text = boost::json::serialize(model::to_json(spec));
   for (const std::string& digest : digests) text += "\n" + digest;
@@ -50,12 +48,14 @@ Edge::Edge(Parts parts, Options options)
                .freezes = *freezes_,
                .reclaims = *reclaims_,
                .limits = options_.limits,
-               .sandbox_directory = options_.data_directory + "/edge/sandboxes"} {
+               .sandbox_directory = options_.data_directory + "/edge/sandboxes"},
+      brake_({.reserve_bytes = options_.limits.memory_reserve_mb << 20}) {
   egress_ = std::make_unique<EgressProxy>(parts_.io, parts_.resolver, parts_.clock, EgressProxy::Options{}, [this](const EgressEvent& event) {
     if (event.kind == EgressEvent::Kind::kClosed) return;
     const auto found = by_id_.find(event.sandbox_id);
     if (found == by_id_.end()) return;
-    found->second->note_event(event.allowed ? "egress_allowed" : "egress_refused",
+    // Not in the log: how many there are is up to who is inside.
+    found->second->keep_event(event.allowed ? "egress_allowed" : "egress_refused",
                               fmt::format("{} {}:{}: {}", to_string(event.kind), event.host, event.port, event.reason));
   });
 }
@@ -79,6 +79,7 @@ Result<void> Edge::admit(const model::SandboxSpec& spec) const {
   const Limits& limits = options_.limits;
   if (context_.stopping) return Error(ErrorCode::kUnavailable, "the node is stopping");
   if (live_ >= limits.max_live) return Error(ErrorCode::kExhausted, fmt::format("the node runs {} sandboxes, its limit", live_));
+  if (!brake_.refusal().empty()) return Error(ErrorCode::kExhausted, brake_.refusal());
   const auto memory = static_cast<std::uint64_t>(spec.resources.memory_mb);
   if (limits.memory_commit_mb > 0 && memory_committed_mb_ + memory > limits.memory_commit_mb)
     return Error(ErrorCode::kExhausted, fmt::format("memory: {} MiB of {} MiB are promised, {} MiB more do not fit", memory_committed_mb_,
@@ -357,6 +358,7 @@ std::string Edge::node_json() const {
       {"sandboxes", boost::json::object{{"live", live_}, {"running", running}, {"starting", starting}, {"queued", queued}, {"paused", paused}, {"ending", ending}, {"remembered", ended_.size() + deleted_.size()}}},
       {"limits", boost::json::object{{"sandboxes", options_.limits.max_live}, {"memory_mb", options_.limits.memory_commit_mb}}},
       {"memory_committed_mb", memory_committed_mb_},
+      {"memory", memory_json()},
       {"holds", holds_.size()},
       {"running_execs", execs},
       {"counters", boost::json::object{{"creates", creates_}, {"create_failures", create_failures_}, {"execs", execs_}}},

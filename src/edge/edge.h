@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "edge/brake.h"
 #include "edge/context.h"
 #include "edge/egress_proxy.h"
 #include "edge/live_sandbox.h"
@@ -48,6 +49,7 @@ struct PackCommand {
   std::shared_ptr<std::atomic<bool>> cancelled;
   std::string event = "packed";  // what the sandbox's story calls it
   std::optional<std::uint64_t> fence;
+  bool unless_unchanged = false;  // what the last such pack made is the answer where nothing has changed
 };
 
 struct RollbackCommand {
@@ -232,7 +234,10 @@ class Edge final : public SandboxOwner {
   Result<void> check_network(const model::Network& network) const override;
   std::map<std::string, std::string> network_environment(const LiveSandbox& sandbox) const override;
   Result<model::LayerRecord> pack_blocking(const AcceptedRecord& accepted, backend::Instance& instance, image::PackOptions options,
-                                           const std::function<void()>& thawed) override;
+                                           const std::function<void()>& thawed, LastPack* last) override;
+  Result<model::LayerRecord> pack_from_memory(backend::Instance& instance, image::PackOptions options, const UpperLayer& upper,
+                                              const std::function<void()>& thawed);
+  Result<backend::WrittenSize> written_size(const std::string& sandbox_id, backend::Instance& instance) override;
   Result<void> remove_upper(const std::string& sandbox_id, const std::string& upper_record) override;
   asio::awaitable<Result<void>> forget_on_request(std::string sandbox_id) override;
 
@@ -249,6 +254,12 @@ class Edge final : public SandboxOwner {
   Result<void> finish_replay();
   void sweep_uppers();
   Result<void> admit(const model::SandboxSpec& spec) const;
+  // edge_memory.cc
+  asio::awaitable<void> look_at_memory();
+  asio::awaitable<void> sample_memory();
+  void carry_out(const BrakeAction& action);
+  void trim_idle();
+  boost::json::object memory_json() const;
   void insert(std::shared_ptr<LiveSandbox> sandbox);
   void forget(const std::string& id);
   void drop(const std::string& id);
@@ -303,10 +314,17 @@ class Edge final : public SandboxOwner {
   std::uint64_t counter_ = 0;
   std::string boot_id_;
   std::string last_boot_id_;  // of the log
+  Brake brake_;
+  sys::NodeMemory node_memory_;
+  bool memory_untold_ = false;
+  std::uint64_t brake_trims_ = 0;
+  std::uint64_t brake_pauses_ = 0;
+  std::uint64_t brake_ends_ = 0;
   std::uint64_t creates_ = 0;
   std::uint64_t create_failures_ = 0;
   std::uint64_t execs_ = 0;
 
+  static constexpr std::size_t kEventsKept = 8192;
   std::deque<SandboxEvent> events_;
   std::uint64_t next_event_ = 1;
   Notifier events_changed_;

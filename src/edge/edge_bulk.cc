@@ -14,7 +14,6 @@
 #include "edge/edge.h"
 #include "model/sha256.h"
 #include "net/blocking.h"
-#include "sys/file.h"
 
 namespace dsec::edge {
 
@@ -29,13 +28,6 @@ constexpr std::size_t kMostResumes = 64;
 
 std::string hold_id(const std::string& project, const std::string& selector) {
   return "hold-" + model::sha256(project + '\0' + selector).substr(0, 40);
-}
-
-Result<std::uint64_t> available_bytes() {
-  DSEC_ASSIGN(const std::string text, sys::read_file("/proc/meminfo", 16 << 10));
-  const std::size_t at = text.find("MemAvailable:");
-  if (at == std::string::npos) return Error(ErrorCode::kUnsupported, "the kernel does not tell how much memory is available");
-  return std::strtoull(text.c_str() + at + 13, nullptr, 10) << 10;
 }
 
 }  // namespace
@@ -120,9 +112,9 @@ Result<void> Edge::replay_hold(WalType type, std::string_view body) {
 
 // What comes back from swap has to find room.
 asio::awaitable<std::size_t> Edge::resumes_at_once() {
-  const Result<std::uint64_t> available = co_await net::on_pool(*calls_, [] { return available_bytes(); });
-  if (!available.ok()) co_return kFewestResumes;
-  co_return std::clamp<std::size_t>(*available / kRoomOfOne, kFewestResumes, kMostResumes);
+  const Result<sys::NodeMemory> node = co_await net::on_pool(*calls_, [proc = options_.limits.proc] { return sys::read_node_memory(proc); });
+  if (!node.ok()) co_return kFewestResumes;
+  co_return std::clamp<std::size_t>(node->available_bytes / kRoomOfOne, kFewestResumes, kMostResumes);
 }
 
 asio::awaitable<Result<void>> Edge::act_on(std::shared_ptr<LiveSandbox> sandbox, BulkCommand command, Instant by) {

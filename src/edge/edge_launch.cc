@@ -93,6 +93,12 @@ Result<Launched> Edge::launch_blocking(const AcceptedRecord& accepted, Deadline 
   return std::move(step).error();
 }
 
+Result<backend::WrittenSize> Edge::written_size(const std::string& sandbox_id, backend::Instance& instance) {
+  const Result<std::uint64_t> on_disk = parts_.uppers.used_bytes(sandbox_id);
+  if (on_disk.ok()) return backend::WrittenSize{.bytes = *on_disk};
+  return on_disk.error().code() == ErrorCode::kUnsupported ? instance.written_size() : on_disk.error();
+}
+
 Result<void> Edge::remove_upper(const std::string& sandbox_id, const std::string&) { return parts_.uppers.remove(sandbox_id); }
 
 Result<EgressPolicy> Edge::policy_for(const model::Network& network) const {

@@ -129,6 +129,13 @@ Result<void> Edge::replay(std::uint8_t type, std::string_view body) {
       sandbox.restore_data_fault(record);
       return {};
     }
+    case WalType::kEvent: {
+      DSEC_ASSIGN(EventRecord record, decode_record<EventRecord>(body));
+      next_event_ = std::max(next_event_, record.sequence + 1);
+      events_.push_back(sandbox.restore_event(std::move(record)));
+      if (events_.size() > kEventsKept) events_.pop_front();
+      return {};
+    }
     case WalType::kRolledBack: {
       DSEC_ASSIGN(const RolledBackRecord record, decode_record<RolledBackRecord>(body));
       sandbox.restore_rolled_back(record);
@@ -151,6 +158,7 @@ Result<void> Edge::replay(std::uint8_t type, std::string_view body) {
       return {};
     }
     case WalType::kForgotten:
+      std::erase_if(events_, [&](const SandboxEvent& event) { return event.sandbox_id == id; });
       by_time_.erase({sandbox.view().created_at_ms, id});
       std::erase(found->second->view().cause == model::EndCause::kUser ? deleted_ : ended_, id);
       by_id_.erase(found);
@@ -285,6 +293,8 @@ asio::awaitable<void> Edge::keep_house() {
       for (const auto& [id, sandbox] : by_id_) all.push_back(sandbox);
       note_data_faults();
       for (const std::shared_ptr<LiveSandbox>& sandbox : all) sandbox->tick();
+      all.clear();
+      co_await look_at_memory();
     }
 
     co_await save_ended();

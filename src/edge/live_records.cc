@@ -6,6 +6,8 @@ namespace dsec::edge {
 
 namespace {
 
+constexpr std::size_t kEventsKept = 256;  // the newest of each sandbox
+
 // Records that say all there is to say of their subject; those of one kind replace one another. 0 = not such a one.
 char whole_statement(std::uint8_t type) {
   switch (static_cast<WalType>(type)) {
@@ -28,6 +30,7 @@ void LiveRecords::note(std::uint8_t type, std::string_view body) {
   Result<std::string> id = sandbox_of(body);
   if (!id.ok()) return;
   if (const char kind = whole_statement(type); kind != 0) ++left_[{kind, *id}];
+  if (static_cast<WalType>(type) == WalType::kEvent) ++left_[{'e', *id}];
   if (static_cast<WalType>(type) == WalType::kForgotten) forgotten_.insert(std::move(id).value());
 }
 
@@ -36,6 +39,7 @@ bool LiveRecords::keep(std::uint8_t type, std::string_view body) {
   const Result<std::string> id = sandbox_of(body);
   if (!id.ok()) return true;
   if (const char kind = whole_statement(type); kind != 0 && --left_[{kind, *id}] > 0) return false;
+  if (static_cast<WalType>(type) == WalType::kEvent && left_[{'e', *id}]-- > kEventsKept) return false;
   // What it ends is gone too.
   if (static_cast<WalType>(type) == WalType::kHoldEnded) return false;
   if (!forgotten_.contains(*id)) return true;

@@ -47,6 +47,18 @@ TEST_F(LiveRecordsTest, OfFencesTheLastOneIsKeptBesideAPause) {
   EXPECT_EQ(kept(), (std::vector<std::size_t>{1, 2}));
 }
 
+TEST_F(LiveRecordsTest, OfEventsTheNewestOfEachSandboxAreKept) {
+  add(WalType::kEvent, EventRecord{.id = "quiet", .sequence = 1, .at_ms = 1, .type = "accepted", .detail = {}});
+  for (std::uint64_t i = 0; i < 300; ++i) add(WalType::kEvent, EventRecord{.id = "busy", .sequence = i + 2, .at_ms = 1, .type = "patched", .detail = {}});
+
+  const std::vector<std::size_t> left = kept();
+
+  ASSERT_EQ(left.size(), 257u);
+  EXPECT_EQ(left[0], 0u);
+  EXPECT_EQ(left[1], 45u);
+  EXPECT_EQ(left.back(), 300u);
+}
+
 TEST_F(LiveRecordsTest, AHoldThatEndedGoesAndOneThatWasMadeAgainStays) {
   add(WalType::kHeld, HeldRecord{.id = "hold-1", .project = {}, .selector = {}, .reason = {}});
   add(WalType::kHoldEnded, HoldEndedRecord{"hold-1"});

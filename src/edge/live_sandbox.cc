@@ -12,6 +12,7 @@ using protocol::MessageType;
 
 namespace {
 constexpr std::size_t kEventsKept = 256;
+constexpr std::size_t kLoggedDetail = 1024;
 constexpr auto kPingPeriod = std::chrono::seconds(30);
 }  // namespace
 
@@ -34,10 +35,25 @@ LiveSandbox::LiveSandbox(Context& context, SandboxOwner& owner, AcceptedRecord a
 LiveSandbox::~LiveSandbox() = default;
 
 void LiveSandbox::note_event(std::string type, std::string detail) {
+  keep_event(std::move(type), std::move(detail));
+  const SandboxEvent& event = events_.back();
+  // Not waited for: it is in the log's file, which a death of this process does not take.
+  const EventRecord record{.id = id(), .sequence = event.sequence, .at_ms = event.at_ms, .type = event.type, .detail = event.detail.substr(0, kLoggedDetail)};
+  if (Result<std::uint64_t> logged = context_.log(WalType::kEvent, record); !logged.ok())
+    log_warning("an event is not in the log", {{"sandbox", id()}, {"event", event.type}, {"why", logged.error().message()}});
+}
+
+void LiveSandbox::keep_event(std::string type, std::string detail) {
   SandboxEvent event{.at_ms = context_.now_ms(), .sandbox_id = id(), .project = project(), .type = std::move(type), .detail = std::move(detail)};
   owner_.publish(event);
   events_.push_back(std::move(event));
   if (events_.size() > kEventsKept) events_.pop_front();
+}
+
+const SandboxEvent& LiveSandbox::restore_event(EventRecord record) {
+  events_.push_back({.sequence = record.sequence, .at_ms = record.at_ms, .sandbox_id = id(), .project = project(), .type = std::move(record.type), .detail = std::move(record.detail)});
+  if (events_.size() > kEventsKept) events_.pop_front();
+  return events_.back();
 }
 
 void LiveSandbox::set_state(model::SandboxState state) {
@@ -103,10 +119,11 @@ Result<void> LiveSandbox::patch(const model::SandboxSpec& spec) {
   return {};
 }
 
+bool LiveSandbox::start_exec_running() const { return !start_exec_->finished(); }
+
 bool LiveSandbox::is_idle() const {
-  const std::size_t busy = running_execs_ - (start_exec_ != nullptr && !start_exec_->finished() ? 1 : 0);
   const auto idle = std::chrono::seconds(sandbox_.spec.lifetime.idle_seconds);
-  return idle.count() > 0 && uses_ == 0 && busy == 0 && context_.clock.now() - last_activity_ >= idle;
+  return idle.count() > 0 && !busy() && context_.clock.now() - last_activity_ >= idle;
 }
 
 void LiveSandbox::tick() {
@@ -224,6 +241,7 @@ void LiveSandbox::restore_ended(const EndedRecord& record) {
   sandbox_.cause = record.cause;
   sandbox_.end_detail = record.detail;
   sandbox_.ended_at_ms = record.at_ms;
+  if (record.cause == model::EndCause::kUser) events_.clear();  // as its end did
 }
 
 void LiveSandbox::restore_op(const OpAcceptedRecord& record) {

@@ -20,9 +20,11 @@
 
 #include "backend/backend.h"
 #include "edge/agent_channel.h"
+#include "edge/brake.h"
 #include "edge/context.h"
 #include "edge/exec.h"
 #include "edge/mailbox.h"
+#include "edge/memory_history.h"
 #include "edge/output_spool.h"
 #include "edge/wal_records.h"
 #include "model/sandbox.h"
@@ -55,6 +57,12 @@ struct Launched {
 std::string hello_frame(const AcceptedRecord& accepted, std::uint64_t epoch);
 
 // What a sandbox needs from its edge.
+// What was made of a writable layer, and its mark then: while that stands, it would be the same again.
+struct LastPack {
+  std::uint64_t change_mark = 0;
+  std::string digest;
+};
+
 class SandboxOwner {
  public:
   virtual ~SandboxOwner() = default;
@@ -78,8 +86,12 @@ class SandboxOwner {
   virtual asio::awaitable<Result<void>> forget_on_request(std::string sandbox_id) = 0;
   // What the sandbox has written, as a new layer; its processes stand while that is
   // read, and `thawed` is called when they go on, whatever came of it. Any thread; blocks.
+  // With `last` (else nullptr): what was made last is the answer where nothing has changed, and
+  // nothing stands for it; what is made now is noted there.
   virtual Result<model::LayerRecord> pack_blocking(const AcceptedRecord& accepted, backend::Instance& instance, image::PackOptions options,
-                                                   const std::function<void()>& thawed) = 0;
+                                                   const std::function<void()>& thawed, LastPack* last) = 0;
+  // What the sandbox takes of its disk. Any thread; blocks.
+  virtual Result<backend::WrittenSize> written_size(const std::string& sandbox_id, backend::Instance& instance) = 0;
   // The writable layer of an ended sandbox. Any thread.
   virtual Result<void> remove_upper(const std::string& sandbox_id, const std::string& upper_record) = 0;
 };
@@ -103,6 +115,7 @@ class LiveSandbox final : public std::enable_shared_from_this<LiveSandbox>, publ
   bool over() const { return sandbox_.state == model::SandboxState::kEnding || sandbox_.state == model::SandboxState::kEnded; }
   Notifier& changed() { return changed_; }
   Context& context() { return context_; }
+  SandboxOwner& owner() { return owner_; }
   std::shared_ptr<backend::Instance> instance() const { return instance_; }
   const std::string& backend_record() const { return backend_record_; }
   const std::string& upper_record() const { return upper_record_; }
@@ -119,7 +132,10 @@ class LiveSandbox final : public std::enable_shared_from_this<LiveSandbox>, publ
   // The clock moved on: idle time, lifetime, health. Called every second.
   void tick();
   // Also while the loop is taken down, when the edge is gone already.
-  void touch() { last_activity_ = std::chrono::steady_clock::now(); }
+  void touch() {
+    last_activity_ = std::chrono::steady_clock::now();
+    if (running()) stop_reclaim();
+  }
   // Keeps it from being idle while it lives.
   class Use {
    public:
@@ -146,8 +162,21 @@ class LiveSandbox final : public std::enable_shared_from_this<LiveSandbox>, publ
     model::Wake wake = model::Wake::kAny;
     std::uint64_t fence = 0;  // kHolder: what who wakes it has to carry
     // A timeout that was noticed is not one any more when somebody came before its turn.
-    enum class When { kAlways, kIfIdle, kIfExpired } when = When::kAlways;
+    enum class When { kAlways, kIfIdle, kIfExpired, kIfUnused } when = When::kAlways;
   };
+  // ---- memory (sandbox_memory.cc)
+  MemoryHistory& memory() { return memory_; }
+  // Commands run, or a request is on its way.
+  bool busy() const { return uses_ != 0 || used_execs() != 0; }
+  Duration unused_for(Instant now) const { return now - last_activity_; }
+  // Since it was last used.
+  bool trimmed() const { return trimmed_at_ > last_activity_; }
+  BrakeSandbox for_brake() const;
+  // Gives back what it does not need while nobody uses it; not waited for. The next use ends it.
+  void begin_trim(const std::string& why);
+  // Not waited for.
+  void begin_pause(PauseOptions options);
+
   // In its turn, behind a launch or a pack: its processes stand when it returns, its
   // memory is given back afterwards. Of one that is paused `wake` may get narrower,
   // and nothing else changes. kConflict for one that is over or held; after an error it runs on.
@@ -170,7 +199,7 @@ class LiveSandbox final : public std::enable_shared_from_this<LiveSandbox>, publ
   // ---- pack (pack.cc)
   // kConflict when it does not run. The end of the sandbox is the pack's.
   // `event` is what the sandbox's story calls it.
-  asio::awaitable<Result<model::LayerRecord>> pack(image::PackOptions options, std::shared_ptr<std::atomic<bool>> cancelled, std::string event);
+  asio::awaitable<Result<model::LayerRecord>> pack(image::PackOptions options, std::shared_ptr<std::atomic<bool>> cancelled, std::string event, bool unless_unchanged);
   void give_up_pack();
 
   // ---- rollback (rollback.cc)
@@ -185,6 +214,8 @@ class LiveSandbox final : public std::enable_shared_from_this<LiveSandbox>, publ
   asio::awaitable<Result<void>> forget() { return owner_.forget_on_request(id()); }
   const std::deque<SandboxEvent>& events() const { return events_; }
   void note_event(std::string type, std::string detail);
+  // As the one above, until this process ends.
+  void keep_event(std::string type, std::string detail);
   // One of its processes met missing, wrong or very late data.
   void mark_data_fault(std::int64_t at_ms, const std::string& detail);
   // Stops following the sandbox, which runs on: this process ends.
@@ -197,6 +228,7 @@ class LiveSandbox final : public std::enable_shared_from_this<LiveSandbox>, publ
   void restore_patched(const PatchedRecord& record);
   void restore_rolled_back(const RolledBackRecord& record);
   void restore_data_fault(const DataFaultRecord& record);
+  const SandboxEvent& restore_event(EventRecord record);
   void restore_paused(const PausedRecord& record);
   void restore_resumed(const ResumedRecord& record);
   void restore_fenced(const FencedRecord& record) { sandbox_.fence = std::max(sandbox_.fence, record.fence); }
@@ -290,8 +322,11 @@ class LiveSandbox final : public std::enable_shared_from_this<LiveSandbox>, publ
   asio::awaitable<void> stand_as_logged();
   asio::awaitable<void> taken_up();
   bool is_idle() const;
+  // Without the start command, which runs as long as the sandbox does.
+  std::size_t used_execs() const { return running_execs_ - (start_exec_ != nullptr && start_exec_running() ? 1 : 0); }
+  bool start_exec_running() const;
+  asio::awaitable<void> trim(std::string why, std::shared_ptr<std::atomic<bool>> cancelled);
   bool is_expired() const { return sandbox_.expires_at_ms != 0 && context_.now_ms() >= sandbox_.expires_at_ms; }
-  void begin_pause(PauseOptions options);
   Result<void> change_wake(const PauseOptions& options);
   Result<void> may_wake(std::optional<std::uint64_t> fence) const;
   asio::awaitable<void> wake_up(std::optional<std::uint64_t> fence);
@@ -345,6 +380,7 @@ class LiveSandbox final : public std::enable_shared_from_this<LiveSandbox>, publ
   std::map<std::uint64_t, FileTransfer*> transfers_;
   bool stands_still_ = false;
   std::vector<std::shared_ptr<Exec>> held_back_;
+  LastPack last_pack_;  // of this container
   std::shared_ptr<std::atomic<bool>> pack_cancelled_;  // of the pack that goes on
   std::size_t pauses_coming_ = 0;                      // called, and not in their turn yet
   Instant no_timeout_before_{};                        // a pause for it has just failed
@@ -355,6 +391,8 @@ class LiveSandbox final : public std::enable_shared_from_this<LiveSandbox>, publ
   std::uint64_t next_request_ = 1;
 
   Instant last_activity_;
+  Instant trimmed_at_{};
+  MemoryHistory memory_;
   std::size_t uses_ = 0;
   std::uint64_t ping_nonce_ = 0;
   std::uint64_t pong_nonce_ = 0;

@@ -91,7 +91,7 @@ void LiveSandbox::give_up_pack() {
   if (pack_cancelled_) pack_cancelled_->store(true);
 }
 
-asio::awaitable<Result<model::LayerRecord>> LiveSandbox::pack(image::PackOptions options, std::shared_ptr<std::atomic<bool>> cancelled, std::string event) {
+asio::awaitable<Result<model::LayerRecord>> LiveSandbox::pack(image::PackOptions options, std::shared_ptr<std::atomic<bool>> cancelled, std::string event, bool unless_unchanged) {
   const std::shared_ptr<LiveSandbox> self = shared_from_this();
   co_await taken_up();
   const Mailbox::Turn turn = co_await mailbox_.enter();
@@ -109,9 +109,9 @@ asio::awaitable<Result<model::LayerRecord>> LiveSandbox::pack(image::PackOptions
     packed = Error(ErrorCode::kCancelled, "the pack was cancelled");
   } else if (!files_are_written()) {
     options.layer.cancelled = cancelled.get();
-    packed = co_await net::on_pool(context_.packs, [self, cancelled, options = std::move(options)] {
+    packed = co_await net::on_pool(context_.packs, [self, cancelled, options = std::move(options), unless_unchanged] {
       const auto thawed = [self] { asio::post(self->context_.io, [self] { self->go_on(); }); };
-      return self->owner_.pack_blocking(self->accepted_, *self->instance_, options, thawed);
+      return self->owner_.pack_blocking(self->accepted_, *self->instance_, options, thawed, unless_unchanged ? &self->last_pack_ : nullptr);
     });
   }
   pack_cancelled_.reset();
@@ -129,7 +129,7 @@ asio::awaitable<void> LiveSandbox::thaw_left_frozen() {
 }
 
 Result<model::LayerRecord> Edge::pack_blocking(const AcceptedRecord& accepted, backend::Instance& instance, image::PackOptions options,
-                                               const std::function<void()>& thawed) {
+                                               const std::function<void()>& thawed, LastPack* last) {
   options.provenance.sandbox = accepted.id;
   options.provenance.project = accepted.project;
   options.provenance.parents = accepted.layer_digests;
@@ -137,18 +137,44 @@ Result<model::LayerRecord> Edge::pack_blocking(const AcceptedRecord& accepted, b
   options.remove.insert(options.remove.end(), kPlatformFiles.begin(), kPlatformFiles.end());
   options.layer.time_limit = std::chrono::duration_cast<std::chrono::seconds>(options_.limits.frozen_deadline);
   DSEC_ASSIGN(const UpperLayer upper, parts_.uppers.open(accepted.id));
+  if (!upper.directory) return pack_from_memory(instance, std::move(options), upper, thawed);
+
   // What is dirty goes to disk with the first snapshot, while everything runs; the second finds little left.
-  if (upper.directory) (void)parts_.uppers.snapshot(accepted.id);
-  DSEC_ASSIGN(const std::unique_ptr<Frozen> frozen, Frozen::freeze(instance, options_.limits, thawed));
-  if (options.layer.on_progress) options.layer.on_progress({"read", 0, 0});
-  DSEC_TRY(fail_point("edge.pack.frozen"));
-  Result<std::unique_ptr<UpperSnapshot>> snapshot = parts_.uppers.snapshot(accepted.id);
-  if (!snapshot.ok() && snapshot.error().code() != ErrorCode::kUnsupported) return std::move(snapshot).error();
-  if (snapshot.ok()) frozen->thaw();
-  DSEC_ASSIGN(const backend::WrittenTree tree, instance.open_written(snapshot.ok() ? (*snapshot)->layer() : upper.layer()));
+  const bool written_back = parts_.uppers.snapshot(accepted.id).ok();
+  if (last != nullptr && !last->digest.empty() && written_back) {
+    const Result<std::uint64_t> mark = parts_.uppers.change_mark(accepted.id);
+    if (mark.ok() && *mark == last->change_mark && parts_.layers->touch(last->digest)) return parts_.layers->find(last->digest);
+  }
+  LastPack now;
+  std::unique_ptr<UpperSnapshot> snapshot;
+  {
+    DSEC_ASSIGN(const std::unique_ptr<Frozen> frozen, Frozen::freeze(instance, options_.limits, thawed));
+    if (options.layer.on_progress) options.layer.on_progress({"read", 0, 0});
+    DSEC_TRY(fail_point("edge.pack.frozen"));
+    DSEC_ASSIGN(snapshot, parts_.uppers.snapshot(accepted.id));
+    if (const Result<std::uint64_t> mark = parts_.uppers.change_mark(accepted.id); mark.ok()) now.change_mark = *mark;
+  }
+  DSEC_ASSIGN(const backend::WrittenTree tree, instance.open_written(snapshot->layer()));
   options.ids = {tree.first_id, 0, tree.ids};
+  DSEC_ASSIGN(model::LayerRecord made, parts_.importer->pack(tree.directory.get(), options));
+  now.digest = made.digest;
+  if (last != nullptr && now.change_mark != 0) *last = std::move(now);
+  return made;
+}
+
+// There are no snapshots of memory: the sandbox stands while it is read, but not while the reader starts.
+Result<model::LayerRecord> Edge::pack_from_memory(backend::Instance& instance, image::PackOptions options, const UpperLayer& upper,
+                                                  const std::function<void()>& thawed) {
+  DSEC_ASSIGN(const backend::WrittenTree tree, instance.open_written(upper.layer()));
+  options.ids = {tree.first_id, 0, tree.ids};
+  std::unique_ptr<Frozen> frozen;
+  options.on_ready = [&]() -> Result<void> {
+    DSEC_ASSIGN(frozen, Frozen::freeze(instance, options_.limits, thawed));
+    if (options.layer.on_progress) options.layer.on_progress({"read", 0, 0});
+    return fail_point("edge.pack.frozen");
+  };
   options.layer.on_progress = [&frozen, told = std::move(options.layer.on_progress)](const image::ImportProgress& progress) {
-    if (progress.stage != "read") frozen->thaw();
+    if (frozen != nullptr && progress.stage != "read") frozen->thaw();
     if (told) told(progress);
   };
   return parts_.importer->pack(tree.directory.get(), options);
@@ -162,7 +188,7 @@ asio::awaitable<Result<model::LayerRecord>> Edge::pack(PackCommand command) {
   if (command.fence) DSEC_CO_TRY(sandbox->raise_fence(*command.fence));
   DSEC_CO_TRY(co_await sandbox->wake(command.fence, context_.clock.now() + options_.limits.resume_deadline));
   command.options.provenance.by = command.principal.key_id;
-  co_return co_await sandbox->pack(std::move(command.options), std::move(command.cancelled), std::move(command.event));
+  co_return co_await sandbox->pack(std::move(command.options), std::move(command.cancelled), std::move(command.event), command.unless_unchanged);
 }
 
 }  // namespace dsec::edge

@@ -53,6 +53,7 @@ asio::awaitable<void> LiveSandbox::put_in_place() {
   spare_claim_.reset();
   spare_id_.clear();
   upper_record_.clear();
+  last_pack_ = {};
   if (end_wanted_) co_return co_await end_now(end_cause_, end_detail_);
   co_await bring_to_life(context_.clock.now() + context_.limits.launch_deadline);
 }

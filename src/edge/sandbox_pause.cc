@@ -42,7 +42,8 @@ asio::awaitable<Result<void>> LiveSandbox::pause(PauseOptions options) {
   if (sandbox_.state == SandboxState::kPaused) co_return change_wake(options);
   if (held()) co_return Error(ErrorCode::kConflict, "the sandbox is held back by a pause of many, and has not begun");
   if (!running()) co_return Error(ErrorCode::kConflict, "the sandbox does not run yet");
-  const bool void_by_now = (options.when == PauseOptions::When::kIfIdle && !is_idle()) || (options.when == PauseOptions::When::kIfExpired && !is_expired());
+  using When = PauseOptions::When;
+  const bool void_by_now = (options.when == When::kIfIdle && !is_idle()) || (options.when == When::kIfExpired && !is_expired()) || (options.when == When::kIfUnused && busy());
   if (void_by_now) no_timeout_before_ = {};
   if (void_by_now) co_return Result<void>();
 
@@ -212,6 +213,7 @@ void LiveSandbox::begin_pause(PauseOptions options) {
 }
 
 void LiveSandbox::begin_reclaim() {
+  stop_reclaim();  // a trim's
   reclaim_cancelled_ = std::make_shared<std::atomic<bool>>(false);
   asio::co_spawn(context_.io, [self = shared_from_this(), cancelled = reclaim_cancelled_] { return self->give_memory_back(cancelled); }, asio::detached);
 }

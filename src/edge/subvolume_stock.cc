@@ -45,6 +45,13 @@ Result<void> make_directories(int subvolume) {
 
 }  // namespace
 
+Result<std::uint64_t> tree_of(int fd) {
+  btrfs_ioctl_ino_lookup_args lookup{};
+  lookup.objectid = 256;  // BTRFS_FIRST_FREE_OBJECTID: the top of a subvolume
+  if (::ioctl(fd, BTRFS_IOC_INO_LOOKUP, &lookup) != 0) return errno_error("look up the subvolume", errno);
+  return std::uint64_t{lookup.treeid};
+}
+
 Result<std::unique_ptr<SubvolumeStock>> SubvolumeStock::open(int root) {
   std::unique_ptr<SubvolumeStock> stock(new SubvolumeStock(root));
   DSEC_ASSIGN(std::vector<std::string> names, sys::list_directory("/proc/self/fd/" + std::to_string(root)));
@@ -96,10 +103,7 @@ Result<Subvolume> SubvolumeStock::make() {
   if (::ioctl(root_, BTRFS_IOC_SUBVOL_CREATE_V2, &arguments) != 0) return errno_error("make a subvolume", errno);
   const Result<void> known = [&]() -> Result<void> {
     DSEC_ASSIGN(made.directory, sys::open_at(root_, made.name, O_RDONLY | O_DIRECTORY));
-    btrfs_ioctl_ino_lookup_args lookup{};
-    lookup.objectid = 256;  // BTRFS_FIRST_FREE_OBJECTID: the top of a subvolume
-    if (::ioctl(made.directory.get(), BTRFS_IOC_INO_LOOKUP, &lookup) != 0) return errno_error("look up the subvolume", errno);
-    made.tree = lookup.treeid;
+    DSEC_ASSIGN(made.tree, tree_of(made.directory.get()));
     return make_directories(made.directory.get());
   }();
   if (known.ok()) return made;

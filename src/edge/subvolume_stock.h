@@ -24,6 +24,9 @@ struct Subvolume {
   std::uint64_t tree = 0;  // its id, and that of its quota group
 };
 
+// Of the subvolume that this file lies in.
+Result<std::uint64_t> tree_of(int fd);
+
 class SubvolumeStock {
  public:
   // `root` is the top directory of a btrfs file system; it outlives the stock.

@@ -11,8 +11,11 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <set>
 
@@ -137,6 +140,15 @@ Result<std::string> enable_quota(int root) {
   return errno_error("enable quota in the pool", errno);
 }
 
+// Where the kernel tells what the groups hold.
+Result<std::string> quota_groups_of(int root) {
+  btrfs_ioctl_fs_info_args info{};
+  if (::ioctl(root, BTRFS_IOC_FS_INFO, &info) != 0) return errno_error("ask which file system the pool is", errno);
+  std::string uuid;
+  for (std::size_t i = 0; i < sizeof info.fsid; ++i) uuid += fmt::format("{}{:02x}", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", info.fsid[i]);
+  return "/sys/fs/btrfs/" + uuid + "/qgroups";
+}
+
 Result<std::string> name_of(const std::string& id) {
   if (id.empty() || id.find('/') != std::string::npos || id.size() > 200) return invalid_argument("not a name for a subvolume: " + id);
   return kPrefix + id;
@@ -169,7 +181,8 @@ Result<std::unique_ptr<BtrfsUpperPool>> BtrfsUpperPool::open(Options options, sy
   DSEC_ASSIGN(sys::Fd root, sys::open_at(mount.get(), ".", O_RDONLY | O_DIRECTORY));
   DSEC_ASSIGN(std::string quota, enable_quota(root.get()));
   DSEC_ASSIGN(std::unique_ptr<SubvolumeStock> stock, SubvolumeStock::open(root.get()));
-  return std::unique_ptr<BtrfsUpperPool>(new BtrfsUpperPool(keeper, std::move(root), std::move(quota), std::move(stock)));
+  DSEC_ASSIGN(std::string groups, quota_groups_of(root.get()));
+  return std::unique_ptr<BtrfsUpperPool>(new BtrfsUpperPool(keeper, std::move(root), std::move(quota), std::move(groups), std::move(stock)));
 }
 
 Result<UpperLayer> BtrfsUpperPool::create(const std::string& id, std::uint64_t limit_bytes) {
@@ -215,6 +228,25 @@ Result<std::unique_ptr<UpperSnapshot>> BtrfsUpperPool::snapshot(const std::strin
   DSEC_ASSIGN(const UpperLayer upper, open(id));
   DSEC_ASSIGN(Subvolume made, stock_->snapshot(upper.directory.get()));
   return std::unique_ptr<UpperSnapshot>(std::make_unique<BtrfsSnapshot>(*stock_, std::move(made)));
+}
+
+Result<std::uint64_t> BtrfsUpperPool::used_bytes(const std::string& id) {
+  DSEC_ASSIGN(const UpperLayer upper, open(id));
+  DSEC_ASSIGN(const std::uint64_t tree, tree_of(upper.directory.get()));
+  DSEC_ASSIGN(const std::string text, sys::read_file(quota_groups_ + "/0_" + std::to_string(tree) + "/referenced"));
+  std::uint64_t bytes = 0;
+  if (std::from_chars(text.data(), text.data() + text.size(), bytes).ec != std::errc()) return Error(ErrorCode::kInternal, "the quota group tells no number");
+  return bytes;
+}
+
+// The transaction of the last change to any of its inodes. A snapshot is made at the end of its
+// transaction: whatever changes later has a higher one.
+Result<std::uint64_t> BtrfsUpperPool::change_mark(const std::string& id) {
+  DSEC_ASSIGN(const UpperLayer upper, open(id));
+  btrfs_ioctl_get_subvol_info_args info{};
+  // Some kernels answer 1 where they mean 0.
+  if (::ioctl(upper.directory.get(), BTRFS_IOC_GET_SUBVOL_INFO, &info) < 0) return errno_error("ask when the subvolume changed", errno);
+  return std::uint64_t{info.ctransid};
 }
 
 Result<void> BtrfsUpperPool::remove(const std::string& id) {

@@ -14,6 +14,14 @@ Result<std::unique_ptr<UpperSnapshot>> TmpfsUpperPool::snapshot(const std::strin
   return Error(ErrorCode::kUnsupported, "of what lies in memory there are no snapshots");
 }
 
+Result<std::uint64_t> TmpfsUpperPool::used_bytes(const std::string&) {
+  return Error(ErrorCode::kUnsupported, "the backend counts what lies in memory");
+}
+
+Result<std::uint64_t> TmpfsUpperPool::change_mark(const std::string&) {
+  return Error(ErrorCode::kUnsupported, "in memory what is written through a mapping leaves no mark");
+}
+
 Result<void> TmpfsUpperPool::remove(const std::string&) { return {}; }
 Result<std::size_t> TmpfsUpperPool::sweep(const std::vector<std::string>&) { return std::size_t{0}; }
 std::string TmpfsUpperPool::describe() const { return "tmpfs, at most half of the sandbox's memory"; }
@@ -32,6 +40,16 @@ Result<UpperLayer> UpperPools::open(const std::string& id) {
 Result<std::unique_ptr<UpperSnapshot>> UpperPools::snapshot(const std::string& id) {
   Result<std::unique_ptr<UpperSnapshot>> on_disk = disk_ != nullptr ? disk_->snapshot(id) : Error(ErrorCode::kNotFound, "no disk pool");
   return on_disk.ok() || on_disk.error().code() != ErrorCode::kNotFound ? std::move(on_disk) : memory_.snapshot(id);
+}
+
+Result<std::uint64_t> UpperPools::used_bytes(const std::string& id) {
+  Result<std::uint64_t> on_disk = disk_ != nullptr ? disk_->used_bytes(id) : Error(ErrorCode::kNotFound, "no disk pool");
+  return on_disk.ok() || on_disk.error().code() != ErrorCode::kNotFound ? std::move(on_disk) : memory_.used_bytes(id);
+}
+
+Result<std::uint64_t> UpperPools::change_mark(const std::string& id) {
+  Result<std::uint64_t> on_disk = disk_ != nullptr ? disk_->change_mark(id) : Error(ErrorCode::kNotFound, "no disk pool");
+  return on_disk.ok() || on_disk.error().code() != ErrorCode::kNotFound ? std::move(on_disk) : memory_.change_mark(id);
 }
 
 Result<void> UpperPools::remove(const std::string& id) {

@@ -46,6 +46,12 @@ class UpperPool {
   // What that of `id` holds now, for as long as the snapshot lives; whatever is written
   // later is not in it. kUnsupported where only the layer itself can be read.
   virtual Result<std::unique_ptr<UpperSnapshot>> snapshot(const std::string& id) = 0;
+  // Bytes that it takes of its limit, as the file system last counted: at its commit, at most half a
+  // minute ago. kUnsupported where the backend counts.
+  virtual Result<std::uint64_t> used_bytes(const std::string& id) = 0;
+  // Grows with each change of what `id` has written that a snapshot of it would have seen, and only then.
+  // kUnsupported where nothing tells.
+  virtual Result<std::uint64_t> change_mark(const std::string& id) = 0;
   // Idempotent. Space and name are free at once or soon after; create() waits for the name.
   virtual Result<void> remove(const std::string& id) = 0;
   // Removes what belongs to none of `live`; returns how many.
@@ -59,6 +65,8 @@ class TmpfsUpperPool final : public UpperPool {
   Result<UpperLayer> create(const std::string& id, std::uint64_t limit_bytes) override;
   Result<UpperLayer> open(const std::string& id) override;
   Result<std::unique_ptr<UpperSnapshot>> snapshot(const std::string& id) override;
+  Result<std::uint64_t> used_bytes(const std::string& id) override;
+  Result<std::uint64_t> change_mark(const std::string& id) override;
   Result<void> remove(const std::string& id) override;
   Result<std::size_t> sweep(const std::vector<std::string>& live) override;
   std::string describe() const override;
@@ -80,6 +88,8 @@ class BtrfsUpperPool final : public UpperPool {
   Result<UpperLayer> create(const std::string& id, std::uint64_t limit_bytes) override;
   Result<UpperLayer> open(const std::string& id) override;
   Result<std::unique_ptr<UpperSnapshot>> snapshot(const std::string& id) override;
+  Result<std::uint64_t> used_bytes(const std::string& id) override;
+  Result<std::uint64_t> change_mark(const std::string& id) override;
   Result<void> remove(const std::string& id) override;
   Result<std::size_t> sweep(const std::vector<std::string>& live) override;
   std::string describe() const override;
@@ -88,12 +98,13 @@ class BtrfsUpperPool final : public UpperPool {
   Result<void> release();
 
  private:
-  BtrfsUpperPool(sys::DescriptorKeeper& keeper, sys::Fd root, std::string quota, std::unique_ptr<SubvolumeStock> stock)
-      : keeper_(keeper), root_(std::move(root)), quota_(std::move(quota)), stock_(std::move(stock)) {}
+  BtrfsUpperPool(sys::DescriptorKeeper& keeper, sys::Fd root, std::string quota, std::string quota_groups, std::unique_ptr<SubvolumeStock> stock)
+      : keeper_(keeper), root_(std::move(root)), quota_(std::move(quota)), quota_groups_(std::move(quota_groups)), stock_(std::move(stock)) {}
 
   sys::DescriptorKeeper& keeper_;
   const sys::Fd root_;      // the top of the file system, open for ioctls
   const std::string quota_;  // "simple" or "full"
+  const std::string quota_groups_;  // a directory of /sys
   const std::unique_ptr<SubvolumeStock> stock_;
 };
 
@@ -109,6 +120,8 @@ class UpperPools {
   // Of a sandbox that lives: wherever create() put it.
   Result<UpperLayer> open(const std::string& id);
   Result<std::unique_ptr<UpperSnapshot>> snapshot(const std::string& id);
+  Result<std::uint64_t> used_bytes(const std::string& id);
+  Result<std::uint64_t> change_mark(const std::string& id);
   Result<void> remove(const std::string& id);
   Result<std::size_t> sweep(const std::vector<std::string>& live);
   std::string describe() const;

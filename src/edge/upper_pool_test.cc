@@ -1,9 +1,13 @@
 #include "edge/upper_pool.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 
 #include <cerrno>
+#include <functional>
 #include <map>
 
 #include "sys/file.h"
@@ -127,6 +131,67 @@ TEST_F(BtrfsUpperPoolTest, ThePoolComesBackWhenTheKeeperWasLostToo) {
   pool_ = BtrfsUpperPool::open(options(), keeper_).value();
 
   EXPECT_EQ(pool_->create("held", 1 << 20).error().code(), ErrorCode::kConflict);
+}
+
+TEST_F(BtrfsUpperPoolTest, TellsWhatEachHolds) {
+  const UpperLayer full = pool_->create("full", 100 << 20).value();
+  ASSERT_TRUE(pool_->create("empty", 100 << 20).ok());
+  int error = 0;
+  ASSERT_EQ(fill(full.directory.get(), "f", 8 << 20, &error), 8U << 20);
+  ASSERT_EQ(::syncfs(full.directory.get()), 0);
+
+  const Result<std::uint64_t> held = pool_->used_bytes("full");
+  const Result<std::uint64_t> nothing = pool_->used_bytes("empty");
+
+  ASSERT_TRUE(held.ok()) << held.error().message();
+  EXPECT_GE(*held, 8U << 20);
+  EXPECT_LT(*held, 9U << 20);
+  ASSERT_TRUE(nothing.ok()) << nothing.error().message();
+  EXPECT_LT(*nothing, 1U << 20);
+  EXPECT_EQ(pool_->used_bytes("none").error().code(), ErrorCode::kNotFound);
+}
+
+TEST_F(BtrfsUpperPoolTest, ItsMarkChangesWithWhatASnapshotSees) {
+  const UpperLayer upper = pool_->create("a", 100 << 20).value();
+  const int directory = upper.directory.get();
+  const sys::Fd file = sys::open_at(directory, "upper/f", O_RDWR | O_CREAT, 0600).value();
+  ASSERT_TRUE(sys::write_all(file.get(), std::string(8192, 'a')).ok());
+  ASSERT_EQ(::mkdirat(directory, "upper/d", 0700), 0);
+  auto* const mapped = static_cast<char*>(::mmap(nullptr, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0));
+  ASSERT_NE(mapped, MAP_FAILED);
+  // As a checkpoint does it: one snapshot while everything runs, one while it stands.
+  const auto mark = [&] {
+    (void)pool_->snapshot("a");
+    (void)pool_->snapshot("a");
+    return pool_->change_mark("a").value();
+  };
+  const auto mark_now = [&] {
+    (void)pool_->snapshot("a");
+    return pool_->change_mark("a").value();
+  };
+  const std::vector<std::pair<std::string, std::function<bool()>>> changes = {
+      {"a write in place, through a descriptor opened before", [&] { return ::pwrite(file.get(), "b", 1, 4096) == 1; }},
+      {"a write through a mapping", [&] { mapped[0] = 'c'; return true; }},
+      {"the same bytes again", [&] { return ::pwrite(file.get(), "b", 1, 4096) == 1; }},
+      {"a mode", [&] { return ::fchmodat(directory, "upper/f", 0640, 0) == 0; }},
+      {"times put back", [&] { const timespec old[2] = {{1, 0}, {1, 0}}; return ::utimensat(directory, "upper/f", old, 0) == 0; }},
+      {"an attribute", [&] { return ::fsetxattr(file.get(), "user.x", "y", 1, 0) == 0; }},
+      {"a new file", [&] { return sys::open_at(directory, "upper/new", O_WRONLY | O_CREAT, 0600).ok(); }},
+      {"a link", [&] { return ::linkat(directory, "upper/f", directory, "upper/d/g", 0) == 0; }},
+      {"a rename", [&] { return ::renameat(directory, "upper/d/g", directory, "upper/h") == 0; }},
+      {"a removal", [&] { return ::unlinkat(directory, "upper/new", 0) == 0; }},
+      {"a hole", [&] { return ::fallocate(file.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096) == 0; }},
+  };
+
+  for (const auto& [what, change] : changes) {
+    const std::uint64_t before = mark();
+    EXPECT_EQ(mark_now(), before) << "nothing happened before: " << what;
+    ASSERT_TRUE(change()) << what;
+    EXPECT_GT(mark_now(), before) << what;
+  }
+  ::munmap(mapped, 8192);
+  EXPECT_EQ(pool_->change_mark("b").error().code(), ErrorCode::kNotFound);
+  ASSERT_TRUE(pool_->sweep({}).ok());
 }
 
 TEST(UpperPoolsTest, ATmpfsNeverHoldsMoreThanHalfOfTheMemory) {

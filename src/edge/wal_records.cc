@@ -390,6 +390,31 @@ Result<DataFaultRecord> decode_record(std::string_view body) {
   });
 }
 
+std::string encode(const EventRecord& r) {
+  std::string out;
+  pbf_writer writer(out);
+  writer.add_string(1, r.id);
+  writer.add_uint64(2, r.sequence);
+  writer.add_int64(3, r.at_ms);
+  writer.add_string(4, r.type);
+  writer.add_string(5, r.detail);
+  return out;
+}
+
+template <>
+Result<EventRecord> decode_record(std::string_view body) {
+  return read_record<EventRecord>(body, [](EventRecord& r, pbf_reader& f) {
+    switch (f.tag()) {
+      case 1: r.id = f.get_string(); return true;
+      case 2: r.sequence = f.get_uint64(); return true;
+      case 3: r.at_ms = f.get_int64(); return true;
+      case 4: r.type = f.get_string(); return true;
+      case 5: r.detail = f.get_string(); return true;
+      default: return false;
+    }
+  });
+}
+
 std::string encode(const RolledBackRecord& r) {
   std::string out;
   pbf_writer writer(out);

@@ -31,6 +31,7 @@ enum class WalType : std::uint8_t {
   kHeld,        // a bulk pause: who matches it and comes later waits; its id is the hold's own
   kHoldEnded,
   kRolledBack = 32,  // before the container goes whose place a new one over other layers takes
+  kEvent,            // of a sandbox's story; what a new start tells of before it
 };
 
 struct EdgeStartRecord {
@@ -136,6 +137,14 @@ struct DataFaultRecord {
   std::string detail;
 };
 
+struct EventRecord {
+  std::string id;
+  std::uint64_t sequence = 0;
+  std::int64_t at_ms = 0;
+  std::string type;
+  std::string detail;
+};
+
 struct RolledBackRecord {
   std::string id;
   std::string checkpoint;
@@ -185,6 +194,7 @@ std::string encode(const OpFinishedRecord& r);
 std::string encode(const EndedRecord& r);
 std::string encode(const ForgottenRecord& r);
 std::string encode(const DataFaultRecord& r);
+std::string encode(const EventRecord& r);
 std::string encode(const RolledBackRecord& r);
 std::string encode(const PausedRecord& r);
 std::string encode(const ResumedRecord& r);

@@ -121,6 +121,19 @@ TEST_F(WalTest, RefusesDamageBeforeTheStableMark) {
   EXPECT_EQ(slurp(segment(1)), bytes);
 }
 
+TEST(WalRecordsTest, AnEventComesBackWhole) {
+  const EventRecord event{.id = "box", .sequence = 1ULL << 40, .at_ms = 7, .type = "paused", .detail = "user, in 0.7 ms"};
+
+  const Result<EventRecord> read = decode_record<EventRecord>(encode(event));
+
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(read->id, "box");
+  EXPECT_EQ(read->sequence, 1ULL << 40);
+  EXPECT_EQ(read->at_ms, 7);
+  EXPECT_EQ(read->type, "paused");
+  EXPECT_EQ(read->detail, "user, in 0.7 ms");
+}
+
 TEST_F(WalTest, RefusesANewerFormat) {
   { ASSERT_TRUE(open().ok()); }
   std::string bytes = slurp(segment(1));

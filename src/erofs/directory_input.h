@@ -16,6 +16,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -54,6 +55,11 @@ struct DirectoryInputOptions {
   const std::atomic<bool>* cancelled = nullptr;
   ContentWatch* watch = nullptr;
   std::function<void(std::uint64_t content_bytes)> on_progress;  // after each file
+  // Room for content that the writer gets when all has been read, for a tree that may change
+  // again then. A larger tree goes through as it is read. Pages that are there already
+  // are what makes it fast.
+  std::span<char> hold = {};
+  std::function<void(std::uint64_t content_bytes)> on_read;  // nothing of the tree is read any more
 };
 
 struct DirectoryInputCounts {

@@ -56,12 +56,14 @@ TEST_F(BuildPartsTest, ALayerThatABuildHoldsIsNotRemoved) {
   {
     PartHolds holds(*store_);
     ASSERT_TRUE(store_->hold_layer(base.digest, holds).ok());
+    EXPECT_TRUE(store_->in_use_by_build(base.digest));
 
     const Result<void> removed = store_->remove(base.digest);
 
     ASSERT_FALSE(removed.ok());
     EXPECT_EQ(removed.error().code(), ErrorCode::kConflict);
   }
+  EXPECT_FALSE(store_->in_use_by_build(base.digest));
   EXPECT_TRUE(store_->find(base.digest).ok()) << "letting go removes parts alone";
   EXPECT_TRUE(store_->remove(base.digest).ok());
 }

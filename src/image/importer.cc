@@ -1,5 +1,6 @@
 #include "image/importer.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -104,7 +105,19 @@ Result<model::LayerRecord> Importer::pack(int upper, const PackOptions& options)
   return jobs_.with_job([&](int job, const std::string& directory) -> Result<model::LayerRecord> {
     DSEC_TRY(sys::replace_file(directory + "/residue", encode(options.residue), 0600));
     DSEC_TRY(fail_point("image.pack.read"));
-    DSEC_ASSIGN(ImportResult result, run_confined({.helper = options_.helper,
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) return errno_error("make a pipe", errno);
+    const sys::Fd waits(ends[0]);
+    sys::Fd go(ends[1]);
+    Result<void> ready;
+    const auto listen = [&, told = relay(layer, -1)](const WorkerProgress& progress) {
+      if (progress.stage != "ready") return told ? told(progress) : void();
+      if (!go) return;  // said twice: one that was broken into
+      if (options.on_ready) ready = options.on_ready();
+      if (ready.ok()) (void)sys::write_all(go.get(), "1");  // a reader that is gone is told of by its end
+      go.reset();
+    };
+    Result<ImportResult> read = run_confined({.helper = options_.helper,
                                                    .job_directory = directory,
                                                    .first_id = options_.unprivileged_uid,
                                                    .request = {.mode = ImportMode::kUpper,
@@ -121,10 +134,13 @@ Result<model::LayerRecord> Importer::pack(int upper, const PackOptions& options)
                                                                          .parents = options.provenance.parents,
                                                                          .project = options.provenance.project}},
                                                    .input = upper,
+                                                   .passed = {waits.get()},
                                                    .users = WorkerUsers::kHost,
                                                    .deadline = Deadline::in(layer.time_limit),
-                                                   .on_progress = relay(layer, -1),
-                                                   .cancelled = layer.cancelled}));
+                                                   .on_progress = listen,
+                                                   .cancelled = layer.cancelled});
+    DSEC_TRY(ready);
+    DSEC_ASSIGN(ImportResult result, std::move(read));
     if (!result.residue.empty()) return residue_error(result.residue);
     return publish(job, directory, std::move(result), layer);
   });

@@ -72,6 +72,8 @@ struct PackOptions {
   std::vector<std::string> allow;     // where residue may stay
   std::vector<ResidueRule> residue;
   model::Provenance provenance;
+  // The reader has started, and reads once this returns: what it reads has to stand from then on.
+  std::function<Result<void>()> on_ready = {};
 };
 
 // Layers over one another as an image, by metadata alone.

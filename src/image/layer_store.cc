@@ -320,6 +320,11 @@ bool LayerStore::published_within(const std::string& digest, std::chrono::millis
   return is_fresh(digest, idle);
 }
 
+bool LayerStore::in_use_by_build(const std::string& digest) const {
+  const std::lock_guard lock(mutex_);
+  return held_parts_.contains(digest);
+}
+
 Result<void> LayerStore::remove_idle(const std::string& digest, std::chrono::milliseconds idle) {
   return remove(digest, [&](const std::string& one) { return is_fresh(one, idle); });
 }

@@ -89,6 +89,8 @@ class LayerStore {
   // The same for a layer that nobody has published within `idle`, again or at all: kConflict.
   Result<void> remove_idle(const std::string& digest, std::chrono::milliseconds idle);
   bool published_within(const std::string& digest, std::chrono::milliseconds idle) const;
+  // Whether a build that goes on needs it: held by hold_layer().
+  bool in_use_by_build(const std::string& digest) const;
   // As if it had just been published: somebody is about to name it. False when it is not there.
   bool touch(const std::string& digest);
   // What its removal would give back, its parts' included: data that other layers name stays. 0 for an unknown one.

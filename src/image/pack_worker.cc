@@ -1,8 +1,12 @@
 #include "image/pack_worker.h"
 
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <cerrno>
+
 #include "erofs/directory_input.h"
+#include "image/confined_worker.h"
 #include "sys/file.h"
 
 namespace dsec::image {
@@ -10,6 +14,7 @@ namespace dsec::image {
 namespace {
 
 constexpr std::size_t kResidueLimit = 64 << 20;
+constexpr std::size_t kHeldBytes = 16 << 20;  // a sandbox stands while it is read, and what fits is hashed and written afterwards
 
 // Kind and content do not tell one pack from another: what lay below decides what it
 // means, and whose it is decides who may know that it exists.
@@ -29,6 +34,13 @@ Result<OpenUpper> open_upper(const ImportRequest& request) {
 
 Result<ImportResult> import_upper(const ImportRequest& request, OpenUpper& open, const StepProgress& progress) {
   const UpperRequest& upper = request.upper;
+  // With its pages: each that would be touched first while the sandbox stands would lengthen that.
+  void* const hold = ::mmap(nullptr, kHeldBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  if (hold == MAP_FAILED) return errno_error("make room for what is read", errno);
+  // What is read has to stand: that begins now, and not while this process started.
+  progress("ready", 0);
+  char go = 0;
+  if (::read(kFirstPassed, &go, 1) != 1) return Error(ErrorCode::kCancelled, "the pack was given up");
   ResidueScan scan(std::move(open.rules), upper.allow);
   progress("read", 0);
   const Result<erofs::DirectoryInputCounts> read =
@@ -39,9 +51,10 @@ Result<ImportResult> import_upper(const ImportRequest& request, OpenUpper& open,
                             .max_bytes = request.max_bytes,
                             .max_entries = request.max_entries,
                             .watch = &scan,
-                            .on_progress = [&](std::uint64_t bytes) { progress("read", bytes); }});
+                            .on_progress = [&](std::uint64_t bytes) { progress("read", bytes); },
+                            .hold = {static_cast<char*>(hold), kHeldBytes},
+                            .on_read = [&](std::uint64_t bytes) { progress("build", bytes); }});
   if (!read.ok()) return read.error();
-  progress("build", read->content_bytes);
   DSEC_TRY(open.layer.finish(0, identity_of(request)));
   ImportResult result;
   result.counts.content_bytes = read->content_bytes;

@@ -6,6 +6,7 @@
 
 #include "stored/blob_fixture.h"
 #include "stored/prefetch_verdict.h"
+#include "sys/node_memory.h"
 
 namespace dsec::stored {
 namespace {
@@ -34,10 +35,10 @@ TEST(FirstTouchesTest, KeepsTheOrderOfFirstReadsAndAllPagesOfTheWindow) {
 TEST(PressureTest, IsReadFromTheKernelsLines) {
   const std::string text = "some avg10=1.50 avg60=2.25 avg300=3.00 total=4\nfull avg10=0.10 avg60=41.00 avg300=0.00 total=9\n";
 
-  EXPECT_EQ(pressure_of(text, "some", "avg10"), 1.5);
-  EXPECT_EQ(pressure_of(text, "full", "avg60"), 41);
-  EXPECT_EQ(pressure_of(text, "none", "avg60"), 0);
-  EXPECT_EQ(pressure_of("some avg10", "some", "avg10"), 0);
+  EXPECT_EQ(sys::pressure_of(text, "some", "avg10"), 1.5);
+  EXPECT_EQ(sys::pressure_of(text, "full", "avg60"), 41);
+  EXPECT_EQ(sys::pressure_of(text, "none", "avg60"), 0);
+  EXPECT_EQ(sys::pressure_of("some avg10", "some", "avg10"), 0);
 }
 
 class PrefetcherTest : public BlobTest {

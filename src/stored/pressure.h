@@ -24,7 +24,4 @@ class Pressure {
   Instant looked_at_{};
 };
 
-// The number after `name` in the line that starts with `kind`; 0 when there is none.
-double pressure_of(const std::string& text, const std::string& kind, const std::string& name);
-
 }  // namespace dsec::stored

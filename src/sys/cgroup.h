@@ -66,6 +66,8 @@ struct CgroupUsage {
 struct CgroupMemory {
   std::uint64_t bytes = 0;  // with page cache
   std::uint64_t swapped_bytes = 0;
+  std::uint64_t inactive_file_bytes = 0;  // of those, what can be dropped at once
+  std::uint64_t stalled_usec = 0;         // in which all its tasks waited for memory
 };
 
 // Descriptors by which processes are put into a slot's payload and agent.

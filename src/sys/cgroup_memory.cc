@@ -35,11 +35,20 @@ Result<std::vector<int>> CgroupTree::payload_pids(const std::string& slot) const
 }
 
 Result<CgroupMemory> CgroupTree::memory(const std::string& slot) const {
-  if (const int memory = v1(Controller::kMemory); memory >= 0)
-    return CgroupMemory{read_number(memory, slot + "/memory.usage_in_bytes"), read_field(memory, slot + "/memory.stat", "total_swap")};
-  if (!driven_by_v2(Controller::kMemory)) return CgroupMemory{};
   DSEC_ASSIGN(const Fd payload, open_payload(slot));
-  return CgroupMemory{read_number(payload.get(), "memory.current"), read_number(payload.get(), "memory.swap.current")};
+  CgroupMemory out{.bytes = 0, .swapped_bytes = 0, .inactive_file_bytes = 0, .stalled_usec = full_stall(payload.get(), "memory.pressure")};
+  if (const int memory = v1(Controller::kMemory); memory >= 0) {
+    out.bytes = read_number(memory, slot + "/memory.usage_in_bytes");
+    const auto stat = read_file_at(memory, slot + "/memory.stat");
+    if (!stat.ok()) return out;
+    out.swapped_bytes = cgroup_field(*stat, "total_swap");
+    out.inactive_file_bytes = cgroup_field(*stat, "total_inactive_file");
+  } else if (driven_by_v2(Controller::kMemory)) {
+    out.bytes = read_number(payload.get(), "memory.current");
+    out.swapped_bytes = read_number(payload.get(), "memory.swap.current");
+    out.inactive_file_bytes = read_field(payload.get(), "memory.stat", "inactive_file");
+  }
+  return out;
 }
 
 Result<void> CgroupTree::allow_swap(const std::string& slot, bool allowed) const {

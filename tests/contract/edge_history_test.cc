@@ -6,7 +6,7 @@ namespace dsec::edge {
 namespace {
 
 // One of each stays in memory; the rest leaves it at the next turn of the housekeeping.
-constexpr Limits kShortMemory{.max_ended = 1, .max_deleted = 1};
+const Limits kShortMemory{.max_ended = 1, .max_deleted = 1};
 
 std::string path_of(const std::string& ref, const std::string& query = "") { return "/v1/sandboxes/" + ref + query; }
 

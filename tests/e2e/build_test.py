@@ -349,9 +349,16 @@ def test_cache_mounts_are_no_part_of_a_layer(api, tiny, boxes):
 
 # --- ends ---------------------------------------------------------------------------------------------------------------------
 
+def holders_of(api, digest):
+    looked = api.must("POST", "/v1/layers:gc", {"dry_run": True})
+    return next(layer for layer in looked["layers"] if layer["digest"] == digest)["held_by"]
+
+
 def test_a_cancelled_build_ends_its_sandbox(api, tiny):
     operation = start(api, "FROM tiny:1\nRUN sleep 1000\n", name="cancel:1", no_cache=True)
     wait_until(lambda: any(item["state"] == "running" for item in build_sandboxes(api)))
+    digest = api.must("GET", "/v1/images/tiny:1")["digest"]
+    assert "a build that goes on" in holders_of(api, digest)
 
     api.must("DELETE", f"/v1/operations/{operation}")
     ended = end_of(api, operation)
@@ -359,6 +366,7 @@ def test_a_cancelled_build_ends_its_sandbox(api, tiny):
     assert ended["state"] == "cancelled" and ended["error"]["code"] == "cancelled", ended
     wait_until(lambda: build_sandboxes(api) == [])
     assert api.call("GET", "/v1/images/cancel:1").status == 404
+    wait_until(lambda: "a build that goes on" not in holders_of(api, digest))
 
 
 @pytest.fixture

@@ -74,6 +74,54 @@ def test_a_rollback_brings_the_files_back_and_nothing_else_changes(boxes, resour
     assert "rolled_back" in events_of(box)
 
 
+def packed_layers(box):
+    return [event["detail"] for event in box.api.must("GET", box.path + "/events")["items"] if event["type"] == "checkpoint"]
+
+
+def test_a_turn_that_changed_nothing_packs_nothing_and_stops_nobody(boxes):
+    box = boxes(resources=ON_DISK)
+    shell(box, "echo one > /f; dd if=/dev/urandom of=/big bs=1M count=4 2>/dev/null")
+    stopped = box.start(argv=["sleep", "600"])
+    first = checkpoint(box)
+    never_stopped = box.start(argv=["sleep", "600"])
+    again = [checkpoint(box) for _ in range(3)]
+    for exec_id in (stopped, never_stopped):
+        box.signal(exec_id, 9)
+
+    assert len(set(packed_layers(box))) == 1 and len(packed_layers(box)) == 4
+    assert box.wait(stopped).get("frozen_ms", 0) > 0 and box.wait(never_stopped).get("frozen_ms", 0) == 0
+    assert [made["parent"] for made in again] == [first["checkpoint_id"], *(made["checkpoint_id"] for made in again[:2])]
+    assert len({made["checkpoint_id"] for made in [first, *again]}) == 4
+    shell(box, "echo two > /f")
+    changed = checkpoint(box)
+    assert len(set(packed_layers(box))) == 2
+    rollback(box, again[1]["checkpoint_id"])
+    assert shell(box, "cat /f") == "one"
+    checkpoint(box)
+    assert len(set(packed_layers(box))) == 3, "another container, over other layers: what the last one held is not its"
+    rollback(box, changed["checkpoint_id"])
+    assert shell(box, "cat /f") == "two"
+
+
+def test_what_was_packed_last_and_removed_is_packed_anew(tmp_path):
+    server = Server(name="unchanged").start()
+    try:
+        images.import_tar(server.api, "tiny:1", images.tiny_tar())
+        box = server.api.create("tiny:1", resources=ON_DISK)
+        shell(box, "echo one > /f")
+        gone = checkpoint(box)
+        server.api.must("DELETE", "/v1/snapshots/" + gone["checkpoint_id"])
+        for _ in range(3):
+            server.api.must("POST", "/v1/layers:gc", {"condemn_after_seconds": 0, "delete_after_seconds": 0})
+        made = checkpoint(box)
+        shell(box, "echo two > /f")
+        rollback(box, made["checkpoint_id"])
+        assert shell(box, "cat /f") == "one"
+    finally:
+        complaints = server.close()
+    assert not complaints, complaints
+
+
 @PLACES
 def test_checkpoints_form_a_tree(boxes, resources):
     box = boxes(resources=resources)

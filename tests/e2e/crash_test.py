@@ -15,6 +15,7 @@ import pytest
 
 from support import images, leftovers
 from support.api import Api, Box, wait_until
+from support.payload import ancestors_in_sandbox, payload_pids
 from support.server import BIN, ROOT, Server, rows_of
 
 RANDOM_KILLS = int(os.environ.get("DSEC_KILLS", "20"))
@@ -76,6 +77,35 @@ def test_a_restart_takes_every_sandbox_back(crash_server, hard):
     assert lasting <= {line for line in after.splitlines()} | {""}
 
 
+def story(server, box):
+    return [(event["sequence"], event["at"], event["type"], event["detail"]) for event in server.api.must("GET", box.path + "/events")["items"]]
+
+
+def test_the_story_of_a_sandbox_goes_on_after_a_kill(crash_server):
+    server = crash_server
+    box = server.api.create("tiny:1")
+    made = server.api.must("POST", box.path + "/checkpoints", {})["checkpoint_id"]
+    for _ in range(2):
+        server.api.must("POST", box.path + "/pause", {"reason": "turn"})
+        server.api.must("POST", box.path + "/resume", {})
+    server.api.must("POST", box.path + "/rollback", {"checkpoint_id": made})
+    other = server.api.create("tiny:1", lifetime={"max_seconds": 1})
+    other.wait_ended(10)
+    before, ended = story(server, box), story(server, other)
+
+    server.restart()
+    wait_until(lambda: any(kind == "adopted" for _, _, kind, _ in story(server, box)), 10, "the sandbox to be taken up")
+    after = story(server, box)
+
+    assert [kind for _, _, kind, _ in before if kind in ("paused", "resumed", "checkpoint", "rolled_back")] == ["checkpoint", "paused", "resumed", "paused", "resumed", "rolled_back"]
+    assert after[:len(before)] == before and [kind for _, _, kind, _ in after[len(before):]] == ["adopted"]
+    assert after[-1][0] > max(before[-1][0], ended[-1][0]), "a client's place in the stream stays its place"
+    assert story(server, other) == ended and ended[-1][2] == "ended"
+    server.api.must("DELETE", box.path)
+    server.restart()
+    assert [kind for _, _, kind, _ in story(server, box)] == ["ended"], "who deletes a sandbox has its story forgotten, but for that"
+
+
 def test_a_key_holds_across_a_restart(crash_server):
     server = crash_server
     box = server.api.create("tiny:1", headers={"Idempotency-Key": "create-key"})
@@ -109,9 +139,9 @@ def test_a_sandbox_destroyed_while_serve_is_dead_is_known_as_destroyed(crash_ser
     other = server.api.create("tiny:1")
     marker = f"8{os.getpid()}"
     box.start(shell=f"sleep {marker}; true")
-    wait_until(lambda: payload_pids(server, marker), 5, "the marker process")
+    wait_until(lambda: payload_pids(marker), 5, "the marker process")
     server.kill()
-    for pid in payload_pids(server, marker):
+    for pid in payload_pids(marker):
         for ancestor in ancestors_in_sandbox(pid):
             with contextlib.suppress(ProcessLookupError):  # gone with its child
                 os.kill(ancestor, signal.SIGKILL)
@@ -121,35 +151,6 @@ def test_a_sandbox_destroyed_while_serve_is_dead_is_known_as_destroyed(crash_ser
     info = wait_until(lambda: (lambda i: i if i["state"] == "ended" else None)(server.api.must("GET", box.path)), 15, "ended")
     assert info["cause"] in ("env_destroyed", "agent_lost"), info
     assert Box(server.api, other.info).sh("echo alive").out == "alive\n"
-
-
-def payload_pids(server, marker):
-    found = []
-    for pid in leftovers.processes_of(server.directory):
-        try:
-            if marker in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace"):
-                found.append(pid)
-        except OSError:
-            continue
-    return found
-
-
-def ancestors_in_sandbox(pid):
-    """The pids from `pid` up to the sandbox's PID 1, which is the last."""
-    chain = []
-    while pid > 1:
-        try:
-            status = pathlib.Path(f"/proc/{pid}/status").read_text()
-        except OSError:
-            break
-        nspid = re.search(r"NSpid:\s+(.*)", status).group(1).split()
-        if len(nspid) < 2:
-            break
-        chain.append(pid)
-        if nspid[-1] == "1":
-            break
-        pid = int(re.search(r"PPid:\s+(\d+)", status).group(1))
-    return chain
 
 
 @pytest.mark.parametrize("hard, outcome", [(False, "running"), (True, "RemoteDisconnected")])

@@ -475,6 +475,23 @@ def test_stats_come_from_outside(boxes):
     assert stats["cpu_usec"] > 1000
 
 
+@pytest.mark.parametrize("resources, counted", [({"memory_mb": 256, "disk_mb": 64}, True), ({"memory_mb": 64, "disk_mb": 256}, False)], ids=["in memory", "on disk"])
+def test_stats_tell_what_was_written(boxes, resources, counted):
+    box = boxes(resources={"max_processes": 32, **resources})
+    before = box.api.must("GET", box.path + "/stats")
+    box.sh("mkdir /new; dd if=/dev/urandom of=/new/f bs=1M count=8 2>/dev/null; touch /new/1 /new/2; sync -f /new")
+
+    def grown():
+        stats = box.api.must("GET", box.path + "/stats")
+        return stats if stats["disk_bytes"] - before["disk_bytes"] >= 8 << 20 else None
+    stats = wait_until(grown, 60, "8 MiB to be counted: on disk with the file system's commit")
+
+    assert stats["disk_bytes"] - before["disk_bytes"] < 9 << 20 and stats["disk_limit_bytes"] == resources["disk_mb"] << 20
+    assert ("disk_files" in stats) == counted
+    if counted:
+        assert stats["disk_files"] - before["disk_files"] == 4
+
+
 def test_two_sandboxes_do_not_see_each_other(boxes):
     a, b = boxes(), boxes()
     a.sh("echo secret > /tmp/x; sleep 1000 >/dev/null 2>&1 &")

@@ -61,6 +61,7 @@ class DirectoryInputTest : public ::testing::Test {
       return {};
     });
   }
+  std::string bytes_of(const std::string& name, const std::string& file) const { return sys::read_file(at(name + file), 64 << 20).value(); }
   std::string overlay(const std::vector<std::string>& lower, bool writable, const std::map<std::string, std::string>& more = {}) {
     auto context = sys::FilesystemContext::open("overlay").value();
     for (auto layer = lower.rbegin(); layer != lower.rend(); ++layer) EXPECT_TRUE(context.set("lowerdir+", *layer).ok());
@@ -155,12 +156,43 @@ TEST_F(DirectoryInputTest, AnUpperAsALayerShowsWhatItsOverlayShowed) {
     const auto after = listing(overlay({lower, *packed}, false));
 
     ASSERT_EQ(after, before) << "seed " << seed;
+    for (const std::size_t held : {std::size_t{1000}, std::size_t{64} << 20}) {
+      std::string room(held, '\0');
+      ASSERT_TRUE(pack("held", at("upper"), {.form = Form::kOverlayUpper, .hold = room}).ok()) << "seed " << seed;
+      for (const char* file : {".meta", ".data"}) EXPECT_EQ(bytes_of("held", file), bytes_of("packed", file)) << "seed " << seed << ", " << held << " bytes held";
+    }
     mounts_.clear();
     for (const char* name : {"upper", "work"}) {
       fs::remove_all(at(name));
       fs::create_directory(at(name));
     }
   }
+}
+
+TEST_F(DirectoryInputTest, ATreeThatIsHeldMayChangeOnceItWasRead) {
+  const std::string tree = at("tree");
+  const auto fill = [&](char letter) {
+    ASSERT_TRUE(sys::replace_file(tree + "/f", std::string(700'000, letter), 0644).ok());
+    ASSERT_TRUE(sys::replace_file(tree + "/g", std::string(10, letter), 0644).ok());
+  };
+  fill('a');
+  ASSERT_TRUE(pack("before", tree, {}).ok());
+  const sys::Fd open = sys::open_at(AT_FDCWD, tree + "/f", O_RDWR).value();
+  int times = 0;
+
+  const auto change = [&](std::uint64_t bytes) {
+    EXPECT_EQ(bytes, 700'010u);
+    EXPECT_EQ(::pwrite(open.get(), "b", 1, 5), 1);
+    EXPECT_EQ(::unlink((tree + "/g").c_str()), 0);
+    EXPECT_EQ(::mkdir((tree + "/new").c_str(), 0755), 0);
+    times++;
+  };
+  std::string room(1 << 20, '\0');
+  const auto packed = pack("held", tree, {.hold = room, .on_read = change});
+
+  ASSERT_TRUE(packed.ok()) << packed.error().message();
+  EXPECT_EQ(times, 1);
+  for (const char* file : {".meta", ".data"}) EXPECT_EQ(bytes_of("held", file), bytes_of("before", file));
 }
 
 TEST_F(DirectoryInputTest, RefusesAnUpperThatOnlyPointsIntoItsLowerLayers) {

@@ -88,8 +88,6 @@ class Context:
             return Counts(failed=1)
         programs = ElementTree.parse(junit).getroot().findall("testcase")
         if not programs:
-            if label == "sim":
-                return self.skip(stage, "no test carries the label sim yet")
             self.failures.append(f"{stage}: no test carries the label {label}")
             return Counts(failed=1)
         counts = Counts()

@@ -54,13 +54,20 @@ def fuzz(context):
     return counts
 
 
-def kills(context):
-    environment = dict(context.environment, DSEC_KILLS="1000")
-    saved, context.environment = context.environment, environment
+def _pytest_with(context, variables, stage, files, **options):
+    saved, context.environment = context.environment, dict(context.environment, **variables)
     try:
-        return context.pytest("kills", ["tests/e2e/crash_test.py"], timeout=7200, extra=["-k", "random_kills"])
+        return context.pytest(stage, files, **options)
     finally:
         context.environment = saved
+
+
+def kills(context):
+    return _pytest_with(context, {"DSEC_KILLS": "1000"}, "kills", ["tests/e2e/crash_test.py"], timeout=7200, extra=["-k", "random_kills"])
+
+
+def days(context):
+    return _pytest_with(context, {"DSEC_MODEL_DAYS": "20"}, "days", ["tests/e2e/model_test.py"], timeout=7200)
 
 
 def stored_kills(context):
@@ -74,11 +81,7 @@ def stored_kills(context):
 
 def ceph(context):
     """The shared store on a CephFS and a radosgw of this machine's own."""
-    saved, context.environment = context.environment, dict(context.environment, DSEC_CEPH="1")
-    try:
-        return context.pytest("ceph", ["tests/e2e/ceph_test.py"], timeout=3600)
-    finally:
-        context.environment = saved
+    return _pytest_with(context, {"DSEC_CEPH": "1"}, "ceph", ["tests/e2e/ceph_test.py"], timeout=3600)
 
 
 def minimal_tree(context):

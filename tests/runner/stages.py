@@ -71,7 +71,6 @@ ALL = [
     Stage("docs", "what the documents promise: files, commands, error table", docs),
     Stage("unit", "unit tests of every folder; fuzz corpora replayed", ctest_label("unit"), leak_check=True),
     Stage("contract", "one suite a port, run on every adapter", ctest_label("contract"), leak_check=True),
-    Stage("sim", "deterministic simulation", ctest_label("sim")),
     Stage("root", "tests of single folders that need root and this kernel", ctest_label("root"), leak_check=True),
     Stage("openapi", "api/openapi.yaml against the served one and the error table", openapi, leak_check=True),
     Stage("sdk", "libdsec's own tests", sdk, leak_check=True),
@@ -86,6 +85,7 @@ ALL = [
     Stage("pack", "what a sandbox wrote becomes a layer; residue, roles, promotion", e2e("tests/e2e/pack_test.py", "tests/e2e/pack_rules_test.py"), leak_check=True),
     Stage("builds", "Dockerfiles become images; cache, secrets, ends", e2e("tests/e2e/build_test.py"), leak_check=True),
     Stage("memory", "what a pause gives back, and swap of the node's own", e2e("tests/e2e/reclaim_test.py"), leak_check=True),
+    Stage("brake", "a node whose memory runs short, step by step", e2e("tests/e2e/brake_test.py"), leak_check=True),
     Stage("checkpoint", "checkpoints, snapshots, rollback and fork", e2e("tests/e2e/checkpoint_test.py"), leak_check=True),
     Stage("libdsec", "the SDK against a real server", e2e("tests/e2e/sdk_test.py"), leak_check=True),
     Stage("cli", "the command line against a real server", e2e("tests/e2e/cli_test.py"), leak_check=True),
@@ -109,6 +109,8 @@ ALL = [
     Stage("tsan", "unit and contract suites under TSan", nightly.tsan, nightly=True, own_build=True),
     Stage("fuzz", "every fuzz target for minutes", nightly.fuzz, nightly=True, own_build=True),
     Stage("kills", "a thousand random kills under fifty concurrent creates", nightly.kills, nightly=True, leak_check=True),
+    # tests/e2e/model_test.py, with more days than one.
+    Stage("days", "twenty days of random use, crashes and hours that pass, beside a model", nightly.days, nightly=True, leak_check=True),
     Stage("recorded-trace", "a layer laid out anew by what a node left of its first two minutes", e2e("tests/e2e/recorded_trace_test.py"), nightly=True, leak_check=True),
     Stage("stored-kills", "ten thousand readers and a hundred servers of data on demand are killed", nightly.stored_kills, nightly=True, leak_check=True),
     # tests/e2e/ceph_test.py

@@ -65,7 +65,7 @@ asio::awaitable<Result<store::Checkpoint>> take(ApiServer& server, model::Princi
   if (all.size() >= kMostOfAProject) co_return Error(ErrorCode::kExhausted, "the project has " + std::to_string(all.size()) + " checkpoints, its limit");
   if (!taking.name.empty() && server.parts.catalogue.find_checkpoint(who.project, taking.name).ok())
     co_return Error(ErrorCode::kConflict, "name: \"" + taking.name + "\" is taken by another snapshot");
-  PackCommand command{who, sandbox.id, {}, std::make_shared<std::atomic<bool>>(false), taking.name.empty() ? "checkpoint" : "snapshot", taking.fence};
+  PackCommand command{who, sandbox.id, {}, std::make_shared<std::atomic<bool>>(false), taking.name.empty() ? "checkpoint" : "snapshot", taking.fence, true};
   command.options.layer.kind = model::LayerKind::kDiff;
   command.options.layer.profile = erofs::Profile::kPlain;  // speed now, not size
   command.options.layer.source_label = "sandbox " + sandbox.id;

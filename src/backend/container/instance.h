@@ -119,6 +119,8 @@ class ContainerInstance final : public Instance {
   Result<Reclaimed> reclaim(const std::atomic<bool>& cancelled, Deadline deadline) override;
   void prefetch() override;
   Result<WrittenTree> open_written(const WritableLayer& upper) override;
+  Result<MemoryUse> memory() override;
+  Result<WrittenSize> written_size() override;
   Result<Usage> usage() override;
   Result<EndEvidence> evidence() override;
   Result<void> destroy(Deadline deadline) override;

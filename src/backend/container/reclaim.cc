@@ -1,4 +1,6 @@
-// The memory of a paused container.
+// The memory of a container, and how it is given back.
+#include <algorithm>
+
 #include "backend/container/instance.h"
 #include "base/fail_point.h"
 #include "sys/reclaim.h"
@@ -26,9 +28,18 @@ Result<Reclaimed> ContainerInstance::reclaim(const std::atomic<bool>& cancelled,
   }
   // A slot that was given back is another sandbox's.
   if (cancelled.load() || scope_->given_back.load()) return Error(ErrorCode::kCancelled, "the sandbox is over or goes on");
-  DSEC_TRY(shared_->cgroups.reclaim(record_.slot, cancelled, deadline));
+  const Result<void> given = shared_->cgroups.reclaim(record_.slot, cancelled, deadline);
+  // Of one that runs, only what it did not need just now went there.
+  if (!shared_->cgroups.payload_frozen(record_.slot)) DSEC_TRY(shared_->cgroups.allow_swap(record_.slot, false));
+  DSEC_TRY(given);
   DSEC_ASSIGN(const sys::CgroupMemory after, shared_->cgroups.memory(record_.slot));
   return Reclaimed{before.bytes, after.bytes, after.swapped_bytes};
+}
+
+Result<MemoryUse> ContainerInstance::memory() {
+  if (scope_->given_back.load()) return Error(ErrorCode::kNotFound, "the sandbox is over");
+  DSEC_ASSIGN(const sys::CgroupMemory now, shared_->cgroups.memory(record_.slot));
+  return MemoryUse{now.bytes - std::min(now.bytes, now.inactive_file_bytes), now.swapped_bytes, now.stalled_usec};
 }
 
 void ContainerInstance::prefetch() {

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/mount.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -51,6 +52,17 @@ Result<WrittenTree> ContainerInstance::open_written(const WritableLayer& upper) 
   if (!out.directory) return errno_error("open what the sandbox has written", errno);
   out.first_id = record_.first_id;
   out.ids = protocol::kPayloadIds;
+  return out;
+}
+
+// The file system in memory is limited as a whole: what its files, and those of /dev/shm, take.
+Result<WrittenSize> ContainerInstance::written_size() {
+  if (scope_->given_back.load()) return Error(ErrorCode::kConflict, "the sandbox is over");
+  DSEC_ASSIGN(const sys::Fd mount, mount_of_upper_in_memory());
+  struct statvfs s {};
+  if (::fstatvfs(mount.get(), &s) != 0) return errno_error("read the size of what the sandbox wrote", errno);
+  WrittenSize out{.bytes = std::uint64_t{s.f_blocks - s.f_bfree} * s.f_frsize};
+  if (s.f_files != 0) out.files = s.f_files - s.f_ffree;
   return out;
 }
 

@@ -48,6 +48,8 @@ class PlainInstance final : public Instance {
   Result<Reclaimed> reclaim(const std::atomic<bool>& cancelled, Deadline deadline) override;
   void prefetch() override {}
   Result<WrittenTree> open_written(const WritableLayer& upper) override;
+  Result<MemoryUse> memory() override { return Error(ErrorCode::kUnsupported, "nothing counts a plain process's memory"); }
+  Result<WrittenSize> written_size() override { return Error(ErrorCode::kUnsupported, "a plain process writes into the host's own files"); }
   Result<Usage> usage() override;
   Result<EndEvidence> evidence() override;
   Result<void> destroy(Deadline deadline) override;

@@ -113,13 +113,17 @@ asio::awaitable<Result<void>> stats(net::Exchange& exchange, SandboxRef sandbox)
   const std::shared_ptr<backend::Instance> instance = sandbox->instance();
   if (sandbox->over() || instance == nullptr) co_return Error(ErrorCode::kConflict, "the sandbox does not run");
   DSEC_CO_ASSIGN(const backend::Usage usage, co_await net::on_pool(sandbox->context().calls, [instance] { return instance->usage(); }));
+  const Result<backend::WrittenSize> written =
+      co_await net::on_pool(sandbox->context().calls, [sandbox, instance] { return sandbox->owner().written_size(sandbox->id(), *instance); });
+  const Result<backend::MemoryUse> memory = co_await net::on_pool(sandbox->context().calls, [instance] { return instance->memory(); });
   const model::Sandbox& view = sandbox->view();
-  const json::object out{
+  json::object out{
       {"cpu_usec", usage.cpu_usec},
       {"cpu_cores_limit", view.spec.resources.cpu_cores},
       {"memory_bytes", usage.memory_bytes},
       {"memory_peak_bytes", usage.memory_peak_bytes},
       {"memory_limit_bytes", view.spec.resources.memory_mb << 20},
+      {"disk_limit_bytes", view.spec.resources.disk_mb << 20},
       {"processes", usage.processes},
       {"processes_limit", view.spec.resources.max_processes},
       {"oom_kills", usage.oom_kills},
@@ -127,6 +131,14 @@ asio::awaitable<Result<void>> stats(net::Exchange& exchange, SandboxRef sandbox)
       {"running_execs", sandbox->running_execs()},
       {"output_bytes", sandbox->spool().bytes()},
   };
+  if (memory.ok()) {
+    out["swapped_bytes"] = memory->swapped_bytes;
+    out["memory_stalled_usec"] = memory->stalled_usec;
+  }
+  if (written.ok()) {
+    out["disk_bytes"] = written->bytes;
+    if (written->files) out["disk_files"] = *written->files;
+  }
   co_return co_await exchange.respond(net::json_response(200, model::json_text(out)));
 }
 
